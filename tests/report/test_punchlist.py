@@ -91,6 +91,8 @@ def test_an_item_is_closed_by_a_passing_check_alone_and_opens_again_when_it_fail
     for at, other in enumerate(("not checked", "not applicable", "waived", "error"), 3):
         history.add(run_of(at, USUAL, passed=other))
         assert states(history) == {1: "done"}, other
+    (why,) = history.work.undecided(run_of(6, USUAL, passed="error"), [1, 2])
+    assert why == "punch list: item 1 is not proved: gpu.ecc_volatile did not pass on a"
     history.add(run_of(7, USUAL, exit_status=2))  # stopped
     history.add(run_of(8, USUAL, checks=("gpu.count",)))
     assert states(history) == {1: "done"}
@@ -98,6 +100,7 @@ def test_an_item_is_closed_by_a_passing_check_alone_and_opens_again_when_it_fail
     assert [(it.state, it.reopened, it.seen) for it in items(history)] == [("open", 1, 9 * DAY)]
     history.add(run_of(10, USUAL))
     assert [(it.state, it.proof) for it in items(history)] == [("proved", "run010.00")]
+    assert [*history.work.news(run_of(10, USUAL))] == ["punch list: proved: item 1"]
     with pytest.raises(ConfigError, match=r"item 1: is proved by run run010\.00; a new failure"):
         change(history, 1, "open", 11)
     history.add(run_of(11, USUAL, bad))
@@ -123,8 +126,12 @@ def test_a_run_that_began_before_the_work_was_done_reopens_nothing_and_an_old_lo
 def test_an_item_follows_its_part_and_its_successor_in_the_slot_proves_it(history: History) -> None:
     history.add(run_of(1, USUAL, failure("a", "gpu.ecc_volatile", card("S1").part)))
     change(history, 1, "done", 1.5)
-    history.add(run_of(2, {"a": [card("S3", 1)]}))
+    empty = run_of(2, {"a": [card("S3", 1)]})
+    history.add(empty)
     assert states(history) == {1: "done"}, "its slot is empty"
+    (why,) = history.work.undecided(empty, [1])
+    assert "item 1 is not proved: the run lists no part in gpu 0000:00:00.0 of a" in why
+    assert not [*history.work.news(empty)]
     swapped = {"a": [card("S2")], "b": [card("S1")]}
     history.add(run_of(3, swapped, failure("b", "gpu.ecc_volatile", card("S1").part)))
     (it,) = items(history)
@@ -249,12 +256,14 @@ def test_items_are_sorted_by_trade_and_place(history: History, tmp_path: Path) -
         failure("n04", "os.drift", named("setting", "x"), Action.CONFIGURE),
     ]
     history.add(run_of(1, {f"n0{it}": [] for it in range(1, 5)}, *bad))
+    (tmp_path / "plan.csv").write_text("A-Node,A-Port,Z-Node,Z-Port\nn03,mlx5_0/P1,leaf01,7\n")
+    more = f"{PLACES}ibfabric: {{plan: [plan.csv]}}\n"
     case = tmp_path / "run001.00" / "evidence" / "n01"
     case.mkdir(parents=True)
     (case / "GPU-0.tar.gz").touch()
-    found = entries(items(history), load_cluster(cluster_file(tmp_path, PLACES)), tmp_path)
+    found = entries(items(history), load_cluster(cluster_file(tmp_path, more)), tmp_path)
     assert [(it.trade, it.place, it.nodes) for it in found] == [
-        ("cabling", "rack A9 unit 1", "n03"),
+        ("cabling", "rack A9 unit 1, n03 mlx5_0/P1 - leaf01 7", "n03"),
         ("cabling", "rack A10 unit 2", "n02"),
         ("server vendor", "rack A10 unit 1", "n01"),
         ("switch", "rack A9 unit 2", "n04"),

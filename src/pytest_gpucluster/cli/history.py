@@ -177,7 +177,7 @@ def _import(found: History, logs: Sequence[Path]) -> None:
         new = found.add(run)
         there = "stored" if new else "is stored already"
         _print(f"{path}: run {run.run} of cluster {run.cluster} {there}{note}")
-        for line in found.ledger.news(run) if new else ():
+        for line in (*found.ledger.news(run), *found.work.news(run)) if new else ():
             _print(line)
 
 

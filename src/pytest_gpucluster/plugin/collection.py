@@ -170,6 +170,7 @@ class ItemSelection:
         }
         chosen = []
         scope = self._session.scope
+        self._note_missing(items)
         for item in items:
             if scope.checks and not scope.has(check_of(item), node_of(item)):
                 continue
@@ -187,6 +188,18 @@ class ItemSelection:
             else:
                 chosen.append(item)
         return chosen
+
+    def _note_missing(self, items: Sequence[pytest.Item]) -> None:
+        """Note the checks of the punch list that no item has; -m and -k leave them out on purpose."""
+        option, asked = self._config.option, self._session.scope.asked
+        if not asked or option.markexpr or option.keyword:
+            return
+        there = {(check_of(item), node_of(item)) for item in items}
+        for check, nodes in asked.items():
+            lacking = [node for node in nodes if not there.intersection(((check, node), (check, "")))]
+            if lacking:
+                why = f"no test of {check} was collected: repeat the options and paths of the run that found the item"
+                self._missing[check.partition(".")[0], why].update(lacking)
 
     def event(self, items: Sequence[pytest.Item]) -> dict[str, Any]:
         """Return the fields of the `selection` event."""
@@ -255,7 +268,9 @@ class ItemSelection:
         return self._session.cluster.required
 
     def _requires(self, check: str, node: str) -> bool:
-        """Return whether the profile of a node requires a check."""
+        """Return whether the profile of a node requires a check, or an item of the punch list that is done."""
+        if node in self._session.scope.asked.get(check, ()):
+            return True
         known = self._session.nodes.get(node)
         return known is not None and matches(check, known.profile.required) is not None
 

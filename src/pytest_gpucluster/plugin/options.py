@@ -41,7 +41,7 @@ def refuse_words(option: Any) -> None:
         raise pytest.UsageError(
             "--hosts: has no effect with --cluster, whose file names the nodes: use --nodes=HOSTLIST"
         )
-    if option.punchlist:
+    if getattr(option, "punchlist", False):
         for name, word in (
             ("--nodes", "nodes"),
             ("--campaign", "campaign"),

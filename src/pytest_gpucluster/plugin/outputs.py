@@ -46,7 +46,7 @@ from pytest_gpucluster.report.tables import table
 from pytest_gpucluster.report.verdict import PUNCHLIST, ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number, on_request_line, remark_lines, short
-from pytest_gpucluster.report.work import DONE, numbered
+from pytest_gpucluster.report.work import numbered
 from pytest_gpucluster.run.record import Record, clean
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.events import EventLog
     from pytest_gpucluster.report.regression import Comparison
     from pytest_gpucluster.report.run_model import Run
-    from pytest_gpucluster.report.run_snapshot import Recorded
     from pytest_gpucluster.report.step_logs import StepLogs
-    from pytest_gpucluster.report.work import WorkTable
     from pytest_gpucluster.run.session import ClusterSession
 
 
@@ -402,6 +400,7 @@ class HistoryWriter:
         self.path, self.log, self.reports, self.tested = path, log, reports, tested
         self.comparison: Comparison | None = None
         self.work: list[str] = []  # what changed in the punch list
+        self.undecided: list[str] = []  # why tested items are not proved
         self.parts: list[str] = []  # what the ledger knows of parts that came from elsewhere
         with contextlib.closing(History(path, create=True, group=reports.group)):
             pass  # a wrong file is reported before nodes are allocated
@@ -413,6 +412,8 @@ class HistoryWriter:
                 self._store()
             except (GpuClusterError, OSError) as error:
                 raise GpuClusterError(f"the run is not in the history: {error}") from error
+            if self.undecided:  # the exit status must not say that the items are proved
+                raise GpuClusterError("; ".join(self.undecided))
 
     def runs(self) -> set[str]:
         """Return the ids of all stored runs; GpuClusterError or OSError if the file cannot be read."""
@@ -429,19 +430,10 @@ class HistoryWriter:
         with contextlib.closing(History(self.path, create=True, group=group, wait=wait)) as history:
             history.add(run)
             self.parts = [*history.ledger.news(run)]
-            self.work = [*self._work(history.work, run)]
+            self.work = [*history.work.news(run)]
+            self.undecided = [*history.work.undecided(run, self.tested)]
             self.comparison = history.compare(history.find(run.cluster, run.run))
         self.log.write("compared", **asdict(self.comparison.for_html()))
-
-    def _work(self, table: WorkTable, run: Recorded) -> Iterator[str]:
-        """Yield what a run changed in the punch list, and what a run of the list has not decided."""
-        new, again, proved = table.changes(run)
-        for words, numbers in (("new", new), ("failed again and open", again), ("proved", proved)):
-            if numbers:
-                yield f"punch list: {words}: {numbered(numbers)}"
-        for it in table.items(run.cluster, simulated=run.simulated):
-            if it.state == DONE and it.id in self.tested:
-                yield f"punch list: done and not proved: item {it.id}: this run has no pass of {it.check} on {folded(it.nodes) or CLUSTER}"
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

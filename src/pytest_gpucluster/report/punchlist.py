@@ -105,8 +105,8 @@ def planned_cables(cluster: Cluster | None) -> dict[tuple[str, str], str]:
 
 def _place(item: WorkItem, cluster: Cluster | None, cables: Mapping[tuple[str, str], str]) -> str:
     place = cluster.place_of(item.node) if cluster is not None else ""
-    adapter = item.place.partition(" ")[0] if item.kind == "port" else ""
-    return ", ".join(filter(None, (place, cables.get((item.node, adapter), ""))))
+    cable = cables.get((item.node, item.name), "") if item.kind == "port" else ""
+    return ", ".join(filter(None, (place, cable)))
 
 
 def case_file(run: Path, item: WorkItem) -> str:
@@ -141,7 +141,9 @@ class Scope:
     items: tuple[int, ...] = ()
     checks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     neighbours: tuple[str, ...] = ()
-    asked: frozenset[str] = frozenset()  # the checks of the items, which run also if they are slow
+    asked: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # the checks of the items, with their nodes
     gone: tuple[int, ...] = ()  # items of nodes that the cluster file does not have
 
     @property
@@ -176,7 +178,7 @@ def scope_of(items: Sequence[WorkItem], cluster: Cluster, free: Collection[str])
     numbers, gone = ({it.id for it in found} for found in (here, done))
     if not here:
         return Scope(gone=tuple(sorted(gone)))
-    asked = frozenset(_base(it.check) for it in here)
+    asked = grouped((_base(it.check), node) for it in here for node in it.nodes if node in known)
     return Scope(tuple(sorted(numbers)), checks, neighbours, asked, tuple(sorted(gone - numbers)))
 
 

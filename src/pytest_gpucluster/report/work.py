@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.errors import ConfigError
@@ -19,10 +19,12 @@ from pytest_gpucluster.core.finding import Action, Finding, summed
 from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.ledger import identity_of
+from pytest_gpucluster.report.proof import CLUSTER
+from pytest_gpucluster.report.words import folded
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.report.ledger import Ledger
@@ -48,18 +50,18 @@ FOLLOWED = (
 TABLES = (
     # part: of the ledger. nodes: JSON, those that must still pass. seen: start of the last run that failed. proof: run
     """CREATE TABLE work (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, simulated INTEGER NOT NULL, node TEXT NOT NULL,
-        "check" TEXT NOT NULL, kind TEXT NOT NULL, place TEXT NOT NULL, part INTEGER, slot TEXT NOT NULL,
+        "check" TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, place TEXT NOT NULL, part INTEGER, slot TEXT NOT NULL,
         serials TEXT NOT NULL, code TEXT NOT NULL, action TEXT NOT NULL, words TEXT NOT NULL, hint TEXT NOT NULL,
         since REAL NOT NULL, seen REAL NOT NULL, run TEXT NOT NULL, nodes TEXT NOT NULL, state TEXT NOT NULL,
         who TEXT NOT NULL, note TEXT NOT NULL, changed REAL NOT NULL, reopened INTEGER NOT NULL, proof TEXT NOT NULL)""",
     "CREATE INDEX work_state ON work (cluster, simulated, state)",
 )
-_STORE = "INSERT OR REPLACE INTO work VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_STORE = "INSERT OR REPLACE INTO work VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 @dataclass(frozen=True)
 class WorkItem:
-    """One item; the fields are the columns. `id` 0: not stored yet. Times are seconds since the epoch; `node` '' is the cluster; `place`: words for the part."""
+    """One item; the fields are the columns. `id` 0: not stored yet. Times are seconds since the epoch; `node` '' is the cluster; `name`: of the part, like an adapter; `place`: the words for it."""
 
     id: int
     cluster: str
@@ -67,6 +69,7 @@ class WorkItem:
     node: str
     check: str
     kind: str
+    name: str
     place: str
     part: int | None
     slot: str
@@ -92,14 +95,6 @@ class WorkItem:
         if self.part is not None:
             yield self.check, self.part
         yield self.check, self.node, self.kind, self.place, "" if self.node else self.code
-
-
-class Changes(NamedTuple):
-    """The numbers of the items that a run changed."""
-
-    new: tuple[int, ...]
-    reopened: tuple[int, ...]
-    proved: tuple[int, ...]
 
 
 class WorkTable:
@@ -176,12 +171,13 @@ class WorkTable:
 
     def _failures(self, run: Recorded, judged: set[tuple[str, str]]) -> Iterator[WorkItem]:
         """Yield an item for each part that failed, and for each finding that nodes share."""
+        failed = [it for it in run.items if it.outcome == "failed" and (it.node, it.check) not in judged]
+        if not failed:
+            return
         find = self._ledger.finder(run)
         selected = tuple(sorted({it.node for it in run.items} - {""}))
         shared: dict[tuple[object, ...], list[tuple[RecordedItem, Finding]]] = defaultdict(list)
-        for item in run.items:
-            if item.outcome != "failed" or (item.node, item.check) in judged:
-                continue
+        for item in failed:
             for it in item.common:
                 shared[item.check, it.code, _owner(it.part).likeness].append((item, it))
             own = [it for it in item.findings if it not in item.common]
@@ -208,7 +204,7 @@ class WorkTable:
             is_known = len(known) == 1 and kind in FOLLOWED and _is_repair(item, own[0])
             part, slot = known[0] if is_known else (None, "")
             serials = self._ledger.serials(it for it, _ in known)
-            found = replace(_item(run, item, own), kind=kind, place=place)
+            found = replace(_item(run, item, own), kind=kind, name=_owner(own[0].part).name, place=place)
             yield replace(found, part=part, slot=slot, serials=serials)
         if not findings:
             yield _item(run, item, ())
@@ -227,14 +223,24 @@ class WorkTable:
         )
         return [*map(_made, rows)]
 
-    def changes(self, run: Recorded) -> Changes:
-        """Return what a stored run changed."""
+    def news(self, run: Recorded) -> Iterator[str]:
+        """Yield what a stored run changed."""
         known = self.items(run.cluster, simulated=run.simulated, proved=True)
-        return Changes(
-            tuple(it.id for it in known if it.since == run.started and it.run == run.run),
-            tuple(it.id for it in known if it.reopened and it.changed == run.started and it.state == OPEN),
-            tuple(it.id for it in known if it.proof == run.run),
-        )
+        changed = {
+            "new": [it.id for it in known if it.since == run.started and it.run == run.run],
+            "failed again and open": [
+                it.id for it in known if it.reopened and it.changed == run.started and it.state == OPEN
+            ],
+            "proved": [it.id for it in known if it.proof == run.run],
+        }
+        yield from (f"punch list: {words}: {numbered(found)}" for words, found in changed.items() if found)
+
+    def undecided(self, run: Recorded, tested: Collection[int]) -> Iterator[str]:
+        """Yield why items that a run should have decided are still done: nothing is proved by absence."""
+        passes = _Passes(run)
+        for it in self.items(run.cluster, simulated=run.simulated):
+            if it.id in tested and it.state == DONE:
+                yield f"punch list: item {it.id} is not proved: {passes.why_not(it)}"
 
 
 def _made(row: Sequence[Any]) -> WorkItem:
@@ -261,6 +267,7 @@ def _item(run: Recorded, item: RecordedItem, findings: Sequence[Finding]) -> Wor
         node=item.node,
         check=item.check,
         kind="",
+        name="",
         place="",
         part=None,
         slot="",
@@ -308,6 +315,16 @@ class _Passes:
         if left := tuple(node for node in item.nodes if node not in passed):
             return replace(item, nodes=left)
         return replace(item, nodes=(), state=PROVED, proof=self.run.run, changed=self.run.started)
+
+    def why_not(self, item: WorkItem) -> str:
+        """Return why the run does not prove an item that is done."""
+        if not self.run.complete:
+            return "the run was stopped"
+        if set(item.nodes) <= {*self._nodes.get(item.check, ())}:
+            return (
+                f"the run lists no part in {item.slot} of {item.node}; select the suite that lists the parts"
+            )
+        return f"{item.check} did not pass on {folded(item.nodes) or CLUSTER}"
 
     def _is_listed(self, item: WorkItem) -> bool:
         """Return whether the run lists the part, or another one in its slot: a slot that is empty proves nothing."""
