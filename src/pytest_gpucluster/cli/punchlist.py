@@ -7,6 +7,7 @@ import contextlib
 import csv
 import getpass
 import io
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.cli.command import Argument, Command, argument
 from pytest_gpucluster.cli.history import COMMON, cluster_name, history_file
 from pytest_gpucluster.core import hostlist, redact
-from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import count
@@ -61,11 +62,11 @@ def punchlist(args: argparse.Namespace) -> None:
 
 
 def _cluster_file(args: argparse.Namespace, name: str) -> Cluster | None:
-    """Return the cluster file of --cluster, else the one with the name of the cluster; None where there is none."""
-    if args.cluster is not None:
-        return config.load_cluster(args.cluster)
-    with contextlib.suppress(ConfigError):
-        return config.load_cluster(name)
+    """Return the cluster file of --cluster, else the one with the name of the cluster; None where it cannot be read."""
+    try:
+        return config.load_cluster(args.cluster or name)
+    except GpuClusterError as error:  # the history may be on another machine than the cluster file
+        print(f"WARNING: places, cables and units are not known: {clean(str(error))}", file=sys.stderr)
     return None
 
 
@@ -167,7 +168,7 @@ def _html(name: str, found: Sequence[PunchlistRow], lines: Sequence[str], *, sim
 
 def change(args: argparse.Namespace) -> None:
     """Give items a state, and print them."""
-    who = plain(redact.text(args.by or getpass.getuser()))
+    who = plain(redact.text(args.by or _user()))
     note = plain(redact.text(args.note))
     with contextlib.closing(History(history_file(args))) as history:
         found = history.change_work(args.items, args.state, who=who, note=note, at=time.time())
@@ -176,6 +177,13 @@ def change(args: argparse.Namespace) -> None:
         print(clean(f"item {it.id}: {it.state}{by}: {it.check} on {it.node or 'the cluster'}"))
     if args.state == DONE:
         print("next: pytest --cluster=NAME --punchlist tests what is done; a passing check proves it")
+
+
+def _user() -> str:
+    """Return the name of the user; '' where the system does not know it."""
+    with contextlib.suppress(KeyError, OSError):
+        return getpass.getuser()
+    return ""
 
 
 def _item(text: str) -> int:

@@ -17,7 +17,7 @@ from pytest_gpucluster.core.former_names import of_pattern
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.items import check_of, matches, one_per_test
-from pytest_gpucluster.plugin.option_table import text_options
+from pytest_gpucluster.plugin.option_table import attribute_of, text_options
 from pytest_gpucluster.report.proof import ENGINE_CHECK
 
 if TYPE_CHECKING:
@@ -42,15 +42,9 @@ def refuse_words(option: Any) -> None:
             "--hosts: has no effect with --cluster, whose file names the nodes: use --nodes=HOSTLIST"
         )
     if getattr(option, "punchlist", False):
-        for name, word in (
-            ("--nodes", "nodes"),
-            ("--campaign", "campaign"),
-            ("--untested-for", "untested_for"),
-        ):
-            if getattr(option, word, None) is not None:
-                raise pytest.UsageError(
-                    f"{name}: --punchlist chooses the nodes by the items: leave one of the two out"
-                )
+        for name in ("--nodes", "--campaign", "--untested-for"):
+            if getattr(option, attribute_of(name), None) is not None:
+                raise pytest.UsageError(f"{name}: --punchlist chooses the nodes: leave one of the two out")
     for name, word in text_options():
         if getattr(option, word) == "":
             raise pytest.UsageError(f"{name}: has no value: write one, or leave the option out")

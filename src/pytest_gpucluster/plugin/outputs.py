@@ -146,11 +146,8 @@ def slurmds(session: ClusterSession) -> dict[str, list[str]]:
 def scope(config: pytest.Config, items: Collection[int] = ()) -> dict[str, str | list[str]]:
     """Return the given options that decide what a run tests. `items`: of the punch list."""
     option = config.option
-    given = {
-        PUNCHLIST: f"({numbered(items)})" if items else "",
-        "-m": option.markexpr,
-        "-k": option.keyword,
-    }
+    given = {"-m": option.markexpr, "-k": option.keyword}
+    given |= {PUNCHLIST: f"({numbered(items)})"} if items else {}
     given |= {f"--{name.replace('_', '-')}": getattr(option, name) for name in SCOPE}
     for suite in suites():
         given |= {name: getattr(option, attribute_of(name, **it)) for name, it in suite.options.items()}

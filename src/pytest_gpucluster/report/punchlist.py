@@ -24,14 +24,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.history import History
     from pytest_gpucluster.report.work import WorkItem
 
-CABLING, VENDOR, SWITCH, STORAGE, SOFTWARE, US = TRADES = (
-    "cabling",
-    "server vendor",
-    "switch",
-    "storage",
-    "software",
-    "us",
-)
+TRADES = ("cabling", "server vendor", "switch", "storage", "software", "us")
+CABLING, VENDOR, SWITCH, STORAGE, SOFTWARE, US = TRADES
 # the first of these that an item has decides: its kind of part, its suite, its action
 KINDS = {"port": CABLING, "cable": CABLING, "module": CABLING, "pair": CABLING}
 KINDS |= {"switch": SWITCH, "leaf": SWITCH, "mount": STORAGE}

@@ -189,7 +189,8 @@ def _items(log: Run) -> dict[tuple[str, str], RecordedItem]:
 def _common(log: Run, result: Result) -> Iterator[Finding]:
     """Yield the findings of a node that are findings of the cluster."""
     node = one_line(result.node)
-    owners = [it for it in log.common if it.check == result.check and node in it.nodes]
+    common = log.common if result.verdicts else ()  # most results have no finding
+    owners = [it for it in common if it.check == result.check and node in it.nodes]
     for verdict in result.verdicts if owners else ():
         for it in verdict.findings:
             # the rule compares with the setting of the verdict, where it is no repair

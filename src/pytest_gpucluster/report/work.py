@@ -32,21 +32,13 @@ if TYPE_CHECKING:
 
     Finder = Callable[[Part, str], Iterable[tuple[int, str]]]
 
-OPEN, CLAIMED, DONE, PROVED = STATES = ("open", "claimed", "done", "proved")
-FROM = {
-    OPEN: (OPEN, CLAIMED, DONE),
-    CLAIMED: (OPEN, CLAIMED),
-    DONE: (OPEN, CLAIMED, DONE),
-}  # what a person may change
+OPEN, CLAIMED, DONE, PROVED = ("open", "claimed", "done", "proved")
+# what a person may change: the new state, and the states before it
+FROM = {OPEN: (OPEN, CLAIMED, DONE), CLAIMED: (OPEN, CLAIMED), DONE: (OPEN, CLAIMED, DONE)}
 MAX_TEXT = 1_000  # characters of a note
 MAX_NUMBERS = 20  # of items in one line
-FOLLOWED = (
-    "gpu",
-    "adapter",
-    "disk",
-    "dimm",
-    "nvswitch",
-)  # of a port, cable or module it is unknown which part is at fault
+# of a port, cable or module it is unknown which part is at fault
+FOLLOWED = ("gpu", "adapter", "disk", "dimm", "nvswitch")
 TABLES = (
     # part: of the ledger. nodes: JSON, those that must still pass. seen: start of the last run that failed. proof: run
     """CREATE TABLE work (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, simulated INTEGER NOT NULL, node TEXT NOT NULL,
@@ -61,7 +53,10 @@ _STORE = "INSERT OR REPLACE INTO work VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 
 @dataclass(frozen=True)
 class WorkItem:
-    """One item; the fields are the columns. `id` 0: not stored yet. Times are seconds since the epoch; `node` '' is the cluster; `name`: of the part, like an adapter; `place`: the words for it."""
+    """One item; the fields are the columns. `id` 0: not stored yet. Times are seconds since the epoch.
+
+    `node`: '' is the cluster. `name`: of the part, like an adapter; `place`: the words for it.
+    """
 
     id: int
     cluster: str
