@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from plugin_helpers import run_pytest
@@ -65,6 +66,8 @@ def test_an_item_is_proved_by_a_run_of_the_list_and_a_wrong_done_opens_it_again(
     assert "punch list: proved: item 1\n" in proved.out
     assert "\nPASSED: 3 of 3 nodes. All that was selected by --punchlist (item 1) is" in proved.out
     assert "ACCEPTED" not in proved.out
+    verdict = json.loads((proved.reports / "record.json").read_text())["verdict"]
+    assert (verdict["outcome"], verdict["title"]) == ("passed", "Passed")
     assert len(proved.outcomes) < everything / 3
     last = punchlist(f"--cluster={cluster}", "--unit=SU1").splitlines()[-1]
     assert (

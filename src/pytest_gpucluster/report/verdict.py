@@ -35,13 +35,10 @@ NARROWING, MAX_OPTION = ("-m", "-k", "--nodes", "--exclude-nodes", PUNCHLIST), 4
 TITLES = {
     "accepted": "Accepted",
     "waived": "Accepted, with waivers",
+    "passed": "Passed",
     "rejected": "Not accepted",
     "unproved": "Not proved",
 }
-OF_ITEMS = {
-    "accepted": "Passed",
-    "waived": "Passed, with waivers",
-}  # titles of a run of the punch list, which accepts nothing
 COUNTED = ("passed", "failed", "error", "waived", "not checked", "not tested")
 BUSY = "busy"
 KINDS = {BUSY: "busy", "unavailable": "out of service", "lost": "lost"}  # of cluster/plan.py
@@ -60,12 +57,11 @@ class RunVerdict:
     sentences: tuple[str, ...]
     waivers: tuple[str, ...]
     unjudged: tuple[str, ...]
-    of_items: bool = False
 
     @property
     def title(self) -> str:
         """The verdict in words."""
-        return (OF_ITEMS if self.of_items else {}).get(self.outcome, TITLES[self.outcome])
+        return TITLES[self.outcome]
 
 
 def judge(run: Run) -> RunVerdict:
@@ -74,9 +70,10 @@ def judge(run: Run) -> RunVerdict:
     waivers = tuple(line for use in uses(run) for line in use.lines())
     if outcome == "accepted" and (waivers or run.waived):
         outcome = "waived"
+    if outcome in ("accepted", "waived") and PUNCHLIST in as_dict(run.start.get("scope")):
+        outcome = "passed"  # a run of the punch list accepts nothing
     sentences = tuple(text for text in (first, *_more(run)) if text)
-    of_items = PUNCHLIST in as_dict(run.start.get("scope"))
-    return RunVerdict(outcome, _nodes(run, outcome), sentences, waivers, tuple(_unjudged(run)), of_items)
+    return RunVerdict(outcome, _nodes(run, outcome), sentences, waivers, tuple(_unjudged(run)))
 
 
 def _nodes(run: Run, outcome: str) -> str:
