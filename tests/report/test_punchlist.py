@@ -107,6 +107,11 @@ def test_an_item_is_closed_by_a_passing_check_alone_and_opens_again_when_it_fail
     assert states(history) == {1: "proved", 2: "open"}
     history.keep(1)
     assert states(history) == {1: "proved", 2: "open"}
+    change(history, 2, "done", 11.5)
+    history.add(run_of(12, USUAL, bad, exit_status=None))
+    for status in (2, 1):  # the log of a run that was killed, and of all of it
+        history.add(run_of(13, USUAL, bad, exit_status=status))
+    assert [(it.state, it.reopened) for it in items(history)] == [("proved", 1), ("open", 1)]
 
 
 def test_a_run_that_began_before_the_work_was_done_reopens_nothing_and_an_old_log_says_nothing(
@@ -308,6 +313,15 @@ def test_a_run_of_the_list_tests_what_is_done_with_two_healthy_neighbours(
     assert not scope.has("gpu.count", "n04")
     gone = scope_of(items(history), load_cluster(cluster_file(tmp_path, nodes="n[05-08]")), names)
     assert (gone.items, gone.gone, gone.checks) == ((), (1,), {})
+    whole = failure("", "nccl.whole_bandwidth", named("size", "1"))
+    history.add(run_of(3, dict.fromkeys(names, ()), whole, checks=()))
+    change(history, 4, "done", 4)
+    every = scope_of(items(history), cluster, names)
+    assert (every.items, set(every.nodes), every.neighbours) == ((1, 4), set(names), ())
+    change(history, 4, "open", 4)
+    few = scope_of(items(history), cluster, names, exclude=("n02", "n05"))
+    assert (few.items, few.neighbours) == ((1,), ("n01", "n06"))
+    assert scope_of(items(history), cluster, names, exclude=("n03",)).gone == (1,)
 
 
 def gpucluster(capsys: pytest.CaptureFixture[str], *words: str) -> str:

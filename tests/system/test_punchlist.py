@@ -44,7 +44,10 @@ def test_an_item_is_proved_by_a_run_of_the_list_and_a_wrong_done_opens_it_again(
     nothing = run("--punchlist")
     assert nothing.rc == 4
     (told,) = nothing.errors
-    assert "no item of cluster sandbox is done, so nothing is tested (1 item open or claimed" in told
+    assert (
+        "no item of cluster sandbox is done on the selected nodes, so nothing is tested (1 item open or claimed"
+        in told
+    )
     assert "ERROR: --nodes: --punchlist chooses the nodes" in run("--punchlist", "--nodes=gpu01").err
     punchlist("claim", "1", "--by=anna")
     punchlist("done", "1", "--by=anna")

@@ -254,7 +254,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     reserved = reserved_nodes(cluster, slurm) if slurm else None
     inventory = seen_from_inside(inventory, reserved or ())
     history = history_path(option.history, cluster.history)
-    scope = punched(cluster, inventory, reserved, history) if option.punchlist else Scope()
+    scope = punched(cluster, inventory, reserved, selection, history) if option.punchlist else Scope()
     if scope.nodes:
         selection = replace(selection, nodes=scope.nodes)
         notes += about_scope(scope)
@@ -299,6 +299,7 @@ def punched(
     cluster: Cluster,
     inventory: Mapping[str, NodeInfo],
     reserved: frozenset[str] | None,
+    selection: Selection,
     path: Path | None,
 ) -> Scope:
     """Return what a run of the punch list tests; ConfigError where that is nothing."""
@@ -309,10 +310,10 @@ def punched(
     with contextlib.closing(History(path)) as history:
         simulated = shows_simulated(cluster, inventory, nodes)
         items = history.work.items(cluster.name, simulated=simulated)
-    scope = scope_of(items, cluster, free)
+    scope = scope_of(items, cluster, free, selection.exclude)
     if not scope.items:
         raise ConfigError(
-            f"--punchlist: no item of cluster {cluster.name} is done, so nothing is tested ({count(len(items), 'item')} open or "
+            f"--punchlist: no item of cluster {cluster.name} is done on the selected nodes, so nothing is tested ({count(len(items), 'item')} open or "
             "claimed: gpucluster punchlist lists them; gpucluster punchlist done ITEM reports one done)"
         )
     return scope
@@ -333,7 +334,7 @@ def about_scope(scope: Scope) -> Iterator[str]:
     tested = hostlist.fold(node for node in scope.nodes if node not in scope.neighbours)
     yield f"punch list: {numbered(scope.items)} on {tested}{beside}"
     if scope.gone:
-        yield f"punch list: {numbered(scope.gone)}: the cluster file has none of its nodes: not tested"
+        yield f"punch list: {numbered(scope.gone)}: none of the nodes is selected: not tested"
 
 
 def _run_id() -> str:

@@ -52,7 +52,12 @@ class PunchlistRow:
     @property
     def part(self) -> str:
         """The words for the part; those of the node where it has none."""
-        return self.item.place or ("node" if self.item.node else "what the nodes share")
+        if (
+            self.item.kind == "port" and self.item.name
+        ):  # people call it so; its place is the address of its adapter
+            return f"port {self.item.name}"
+        whole = "node" if self.item.node else "what the nodes share"
+        return whole if self.item.place in ("", self.item.node) else self.item.place
 
     @property
     def step(self) -> str:
@@ -138,7 +143,7 @@ class Scope:
     asked: Mapping[str, Sequence[str]] = field(
         default_factory=dict
     )  # the checks of the items, with their nodes
-    gone: tuple[int, ...] = ()  # items of nodes that the cluster file does not have
+    gone: tuple[int, ...] = ()  # items none of whose nodes may be tested
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -150,23 +155,20 @@ class Scope:
         return any(fnmatchcase(check, pattern) for pattern in self.checks.get(node, ()))
 
 
-def scope_of(items: Sequence[WorkItem], cluster: Cluster, free: Collection[str]) -> Scope:
+def scope_of(
+    items: Sequence[WorkItem], cluster: Cluster, free: Collection[str], exclude: Collection[str] = ()
+) -> Scope:
     """Return what proves the items that are done: their checks with the proofs of these suites. `free`: nodes that Slurm can give."""
-    known = {node for group in cluster.groups for node in group.names}
+    known = {node for group in cluster.groups for node in group.names} - {*exclude}
     done = [it for it in items if it.state == DONE]
     here = [it for it in done if known.intersection(it.nodes)]
     own = grouped(
         (node, check) for it in here for node in it.nodes if node in known for check in proofs_of(it.check)
     )
     every = tuple(dict.fromkeys(check for checks in own.values() for check in checks))
-    bad = {it.node for it in items}  # what nodes share is no fault of theirs
-    neighbours = tuple(
-        node
-        for group in cluster.groups
-        for node in _nearest(
-            group.names, own.keys(), [it for it in group.names if it in free and it not in bad]
-        )
-    )
+    # what nodes share is no fault of theirs
+    others = known.intersection(free) - own.keys() - {it.node for it in items}
+    neighbours = tuple(node for group in cluster.groups for node in _nearest(group.names, own.keys(), others))
     checks = {node: tuple(dict.fromkeys(found)) for node, found in own.items()}
     checks |= dict.fromkeys((*neighbours, ""), every)
     numbers, gone = ({it.id for it in found} for found in (here, done))
@@ -182,13 +184,13 @@ def proofs_of(check: str) -> tuple[str, ...]:
     return (_base(check), *proof, *(it.lists_parts for it in suites() if it.lists_parts))
 
 
-def _nearest(names: Sequence[str], tested: Collection[str], others: Sequence[str]) -> list[str]:
-    """Return the neighbours of the first node under test, in the order of the group."""
+def _nearest(names: Sequence[str], tested: Collection[str], others: Collection[str]) -> list[str]:
+    """Return those of the others of a group that are next to its first node under test; [] where it has none."""
     first = next((number for number, node in enumerate(names) if node in tested), None)
     if first is None:
         return []
     place = {node: abs(number - first) for number, node in enumerate(names)}
-    return sorted(others, key=place.__getitem__)[:NEIGHBOURS]
+    return sorted((node for node in names if node in others), key=place.__getitem__)[:NEIGHBOURS]
 
 
 def _base(check: str) -> str:
