@@ -176,6 +176,23 @@ def test_a_check_of_the_whole_cluster_is_proved_by_a_run_with_all_its_nodes(hist
     assert states(history) == {1: "proved"}
 
 
+def test_a_check_of_the_cluster_without_nodes_is_tested_without_nodes(
+    history: History, tmp_path: Path
+) -> None:
+    history.add(run_of(1, {}, failure("", "controller.errors", named("service", "slurmctld"))))
+    change(history, 1, "done", 1.5)
+    history.add(run_of(2, USUAL))
+    assert states(history) == {1: "done"}, "the check did not run"
+    scope = scope_of(items(history), load_cluster(cluster_file(tmp_path)), ["n01"])
+    assert (scope.items, scope.nodes, scope.asked) == ((1,), (), {"controller.errors": [""]})
+    assert scope.has("controller.errors", "")
+    (row,) = entries(items(history), None, tmp_path)
+    assert row.nodes == "(cluster)"
+    again = run_of(3, {})
+    history.add(replace(again, items=(RecordedItem("", "controller.errors", "passed"),)))
+    assert states(history) == {1: "proved"}
+
+
 def test_a_person_changes_all_items_or_none(history: History) -> None:
     bad = [failure(node, "gpu.ecc_volatile", USUAL[node][0].part) for node in "ab"]
     history.add(run_of(1, USUAL, *bad))
@@ -314,7 +331,7 @@ def test_a_run_of_the_list_tests_what_is_done_with_two_healthy_neighbours(
     gone = scope_of(items(history), load_cluster(cluster_file(tmp_path, nodes="n[05-08]")), names)
     assert (gone.items, gone.gone, gone.checks) == ((), (1,), {})
     whole = failure("", "nccl.whole_bandwidth", named("size", "1"))
-    history.add(run_of(3, dict.fromkeys(names, ()), whole, checks=()))
+    history.add(run_of(3, dict.fromkeys(names, ()), whole, checks=("os.drift",)))
     change(history, 4, "done", 4)
     every = scope_of(items(history), cluster, names)
     assert (every.items, set(every.nodes), every.neighbours) == ((1, 4), set(names), ())

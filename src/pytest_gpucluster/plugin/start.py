@@ -255,8 +255,8 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     inventory = seen_from_inside(inventory, reserved or ())
     history = history_path(option.history, cluster.history)
     scope = punched(cluster, inventory, reserved, selection, history) if option.punchlist else Scope()
-    if scope.nodes:
-        selection = replace(selection, nodes=scope.nodes)
+    if scope.items:
+        selection = replace(selection, nodes=scope.nodes or None)
         notes += about_scope(scope)
     if slurm is not None and runs_tests(option):
         check_rights(options, slurm)
@@ -331,7 +331,7 @@ def is_free(
 def about_scope(scope: Scope) -> Iterator[str]:
     """Yield what a run of the punch list tests, for the header."""
     beside = f", and {hostlist.fold(scope.neighbours)} beside them" if scope.neighbours else ""
-    tested = hostlist.fold(node for node in scope.nodes if node not in scope.neighbours)
+    tested = hostlist.fold(node for node in scope.nodes if node not in scope.neighbours) or "the cluster"
     yield f"punch list: {numbered(scope.items)} on {tested}{beside}"
     if scope.gone:
         yield f"punch list: {numbered(scope.gone)}: none of the nodes is selected: not tested"

@@ -47,7 +47,7 @@ class PunchlistRow:
     @property
     def nodes(self) -> str:
         """The node, or the nodes that must still pass."""
-        return self.item.node or folded(self.item.nodes) or CLUSTER
+        return self.item.node or folded(filter(None, self.item.nodes)) or CLUSTER
 
     @property
     def part(self) -> str:
@@ -159,7 +159,7 @@ def scope_of(
     items: Sequence[WorkItem], cluster: Cluster, free: Collection[str], exclude: Collection[str] = ()
 ) -> Scope:
     """Return what proves the items that are done: their checks with the proofs of these suites. `free`: nodes that Slurm can give."""
-    known = {node for group in cluster.groups for node in group.names} - {*exclude}
+    known = {"", *(node for group in cluster.groups for node in group.names)} - {*exclude}
     done = [it for it in items if it.state == DONE]
     here = [it for it in done if known.intersection(it.nodes)]
     own = grouped(

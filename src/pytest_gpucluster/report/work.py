@@ -170,7 +170,8 @@ class WorkTable:
         if not failed:
             return
         find = self._ledger.finder(run)
-        selected = tuple(sorted({it.node for it in run.items} - {""}))
+        # '': a check of the cluster, in a run without nodes
+        selected = tuple(sorted({it.node for it in run.items} - {""})) or ("",)
         shared: dict[tuple[object, ...], list[tuple[RecordedItem, Finding]]] = defaultdict(list)
         for item in failed:
             for it in item.common:
@@ -319,7 +320,7 @@ class _Passes:
             return (
                 f"the run lists no part in {item.slot} of {item.node}; select the suite that lists the parts"
             )
-        return f"{item.check} did not pass on {folded(item.nodes) or CLUSTER}"
+        return f"{item.check} did not pass on {folded(filter(None, item.nodes)) or CLUSTER}"
 
     def _is_listed(self, item: WorkItem) -> bool:
         """Return whether the run lists the part, or another one in its slot: a slot that is empty proves nothing."""
