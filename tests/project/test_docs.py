@@ -40,8 +40,9 @@ PLAIN = str.maketrans("", "", "[]")
 # need what a command before them has left, so that collecting alone ends with 4; run elsewhere
 RUN_IN_TURN = {
     "pytest --cluster=prod -m nccl --baseline=prod.baseline.yaml",  # test_documents.py
-    "pytest --cluster=prod -m burnin --burnin-resume=reports/latest-rerun/events.jsonl",
-}  # the latter by test_burnin_suite.py
+    "pytest --cluster=prod -m burnin --burnin-resume=reports/latest-rerun/events.jsonl",  # test_burnin_suite.py
+    "pytest --cluster=prod --punchlist",  # tests/system/test_punchlist.py
+}
 
 
 def stood_in(text: str) -> str:

@@ -65,20 +65,20 @@ def history(args: argparse.Namespace) -> None:
         elif args.accept:
             _accept(found, args)
         elif args.night:
-            for line in night(found, _cluster(args, found)):
+            for line in night(found, cluster_name(args, found)):
                 _print(line)
         elif args.html:
-            _page(found, _cluster(args, found), args)
+            _page(found, cluster_name(args, found), args)
         elif args.node is None:
-            _runs(found, _cluster(args, found), args)
+            _runs(found, cluster_name(args, found), args)
         else:
-            _node(found, _cluster(args, found), args)
+            _node(found, cluster_name(args, found), args)
 
 
 def compare(args: argparse.Namespace) -> int:
     """Compare run B with run A; return WORSE if something got worse."""
     with _open(args) as found:
-        cluster = _cluster(args, found)
+        cluster = cluster_name(args, found)
         later = found.find(cluster, args.b)
         earlier = None
         if args.a is not None:
@@ -140,7 +140,8 @@ def history_file(args: argparse.Namespace) -> Path:
     )
 
 
-def _cluster(args: argparse.Namespace, found: History) -> str:
+def cluster_name(args: argparse.Namespace, found: History) -> str:
+    """Return the name of the cluster whose runs are meant; ConfigError where it is not clear or has none."""
     names = found.clusters()
     if args.cluster is None:
         if len(names) == 1:
@@ -176,7 +177,7 @@ def _import(found: History, logs: Sequence[Path]) -> None:
         new = found.add(run)
         there = "stored" if new else "is stored already"
         _print(f"{path}: run {run.run} of cluster {run.cluster} {there}{note}")
-        for line in found.ledger.news(run) if new else ():
+        for line in (*found.ledger.news(run), *found.work.news(run)) if new else ():
             _print(line)
 
 
@@ -202,7 +203,7 @@ def _page(found: History, cluster: str, args: argparse.Namespace) -> None:
 
 
 def _accept(found: History, args: argparse.Namespace) -> None:
-    cluster = _cluster(args, found)
+    cluster = cluster_name(args, found)
     past = found.find(cluster, args.accept)
     if args.node is not None and not found.node_runs(cluster, _name(args.node), 1):
         raise _unknown(found, cluster, args.node)

@@ -26,6 +26,7 @@ from pytest_gpucluster.cli import examples as cli_examples
 from pytest_gpucluster.cli import gate as cli_gate
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import parts as cli_parts
+from pytest_gpucluster.cli import punchlist as cli_punchlist
 from pytest_gpucluster.cli import record as cli_record
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.cli import watch as cli_watch
@@ -514,6 +515,7 @@ def commands() -> tuple[Command, ...]:
         cli_history.HISTORY,
         cli_parts.PARTS,
         cli_evidence.EVIDENCE,
+        cli_punchlist.COMMAND,
         cli_campaign.COMMAND,
         cli_history.COMPARE,
         cli_report.COMMAND,

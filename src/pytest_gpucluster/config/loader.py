@@ -132,7 +132,11 @@ def load_cluster(
         **shared,
     )
     misplaced = chain(
-        _shared_nodes(cluster), _unread(written), _unknown_environments(cluster), _too_many_nodes(cluster)
+        _shared_nodes(cluster),
+        _unread(written),
+        _unknown_environments(cluster),
+        _too_many_nodes(cluster),
+        _unknown_nodes(cluster),
     )
     errors += [source.error(loc, problem) for loc, problem in misplaced]
     if errors:
@@ -312,6 +316,16 @@ def _shared_nodes(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
         if shared is not None:
             yield ("groups", index, "nodes"), f"{shared} is in groups[{seen[shared]}] already"
         seen |= dict.fromkeys(group.names, index)
+
+
+def _unknown_nodes(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    """Yield the keys that name nodes which the cluster does not have."""
+    known = {node for group in cluster.groups for node in group.names}
+    named = [(("location", nodes), nodes) for nodes in cluster.location]
+    named += [(("units", unit), nodes) for unit, nodes in cluster.units.items()]
+    for loc, nodes in named:
+        if unknown := [node for node in hostlist.expand(nodes) if node not in known]:
+            yield loc, f"the cluster has no node {hostlist.fold(unknown)}"
 
 
 def _unread(written: ClusterFile) -> Iterator[tuple[Loc, str]]:

@@ -39,6 +39,7 @@ from pytest_gpucluster.core.values import (
     FolderPath,
     Image,
     LocalPath,
+    Location,
     Model,
     NamedNodes,
     Nodes,
@@ -473,6 +474,15 @@ class DrainConfig(Model):
         return value
 
 
+class PunchlistConfig(Model):
+    """Who does the work of the punch list, where the kind of part and the action do not show it."""
+
+    trades: dict[CheckPattern, Text] = Field(
+        {},
+        description="check pattern: the trade that repairs what these checks find; the first that matches counts",
+    )
+
+
 class _Access(Model, defer_build=True):
     description: str = Field("", description="one line about the cluster")
     transport: TransportConfig = Field(TransportConfig(), description="where to run Slurm's commands")
@@ -543,6 +553,14 @@ class ClusterSettings(_AccessAndSections):
     evidence: EvidenceConfig = Field(
         EvidenceConfig(), description="what is read of a node with a failed part"
     )
+    location: dict[NamedNodes, Location] = Field(
+        {},
+        description="hostlist: where these nodes are, like 'rack A07 unit {n}'; {n} is the place of a node in its hostlist, from 1",
+    )
+    units: dict[Text, NamedNodes] = Field(
+        {}, description="scalable unit: hostlist of its nodes, which are handed over together"
+    )
+    punchlist: PunchlistConfig = Field(PunchlistConfig(), description="what `gpucluster punchlist` shows")
     settings: dict[str, Any] = Field({}, description="keys for a site's own suites")
     suites: tuple[LocalPath, ...] = Field(
         (),
@@ -648,6 +666,18 @@ class Cluster(ClusterSettings, defer_build=False):
     def simulated(self) -> bool:
         """Whether any node shows simulated hardware; reports say so."""
         return any(group.profile.simulated for group in self.groups)
+
+    def place_of(self, node: str) -> str:
+        """Return where a node is, by `location`; '' if the file does not say it."""
+        return self._places.get(node, "")
+
+    @cached_property
+    def _places(self) -> dict[str, str]:
+        return {
+            node: words.replace("{n}", str(number))
+            for nodes, words in self.location.items()
+            for number, node in enumerate(hostlist.expand(nodes), 1)
+        }
 
     def group_of(self, node: str) -> Group:
         """Return the group of a node; KeyError where no group names it."""

@@ -110,6 +110,8 @@ class Suite:
     settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for an
     invalid value}.
     draft: a function of the Survey; it returns a list of lines, the suite's part of a drafted cluster file.
+    trade: who repairs what the suite finds on a part that is neither cable nor switch: like 'storage'.
+    lists_parts: the check whose items list the parts of a node by serial number.
     documentation: the address of the suite's page, where it is not shipped with this package.
     after_release: judged after the nodes were released.
     before_release: removes what steps have left on the nodes; returns lines that say what stays.
@@ -134,6 +136,7 @@ class Suite:
     on_request: the tests of the suite run only if a run selects them.
     pair_results: takes the nodes and all pairs of a campaign that the suite has measured.
     simulated_payload: returns the program that the sandbox runs on simulated devices instead of the suite's payload.
+    planned_cables: returns {(node, adapter): the words for its planned cable}.
     tried: takes the suite, its section, the software and the GPUs of a node; returns what the suite would run there, and what
     is missing; by default that are the `frameworks`.
     """
@@ -156,6 +159,8 @@ class Suite:
     before_allocation: Work[Callable[[Slurm, Cluster], Submission | None]] | None = None
     before_first_test: Work[Callable[[ClusterSession], object]] | None = None
     draft: SuitePart[Callable[[Survey], Sequence[str]]] = SuitePart()
+    trade: str = ""
+    lists_parts: str = ""
     documentation: str = ""
 
     after_release: SuitePart[LateCheck] = SuitePart()
@@ -175,6 +180,7 @@ class Suite:
     not_applicable: SuitePart[Callable[[Cluster], Mapping[str, str]]] = SuitePart()
     on_request: SuitePart[OnRequest] = SuitePart()
     pair_results: SuitePart[Callable[[Sequence[str], Sequence[PairResult]], PairJudgement]] = SuitePart()
+    planned_cables: SuitePart[Callable[[Cluster], Mapping[tuple[str, str], str]]] = SuitePart()
     simulated_payload: SuitePart[Callable[[], str]] = SuitePart()
     tried: SuitePart[Callable[[Suite, Any, Software, int], tuple[str, list[str]]]] = SuitePart()
 

@@ -114,6 +114,13 @@ def named_nodes(value: str) -> str:
     return value
 
 
+def location(value: str) -> str:
+    """Return the words for a place; ValueError for braces that are not {n}."""
+    if {"{", "}"} & set(value.replace("{n}", "")):
+        raise ValueError("only {n} can be replaced, by the place of the node in its hostlist")
+    return value
+
+
 def variable(name: str) -> str:
     """Return the name of an environment variable; ValueError for one that no shell could set."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -162,6 +169,7 @@ Nodes = Annotated[int, Field(ge=1, le=MAX_NODES)]
 Tasks = Annotated[int, Field(ge=1, le=MAX_TASKS)]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Text = Annotated[str, Field(min_length=1)]
+Location = Annotated[str, Field(min_length=1), AfterValidator(location)]
 CheckPattern = Annotated[str, Field(min_length=1), AfterValidator(present_check)]
 PartPattern = Annotated[str, Field(min_length=1), AfterValidator(present_part)]  # also CHECK/PART
 PciAddress = Annotated[str, Field(pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")]

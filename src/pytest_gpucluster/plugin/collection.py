@@ -169,9 +169,13 @@ class ItemSelection:
             "intrusive": option.intrusive,  # a mark may select them by chance
         }
         chosen = []
+        scope = self._session.scope
+        self._note_missing(items)
         for item in items:
+            if scope.checks and not scope.has(check_of(item), node_of(item)):
+                continue
             suite, marks = suite_of(item), marks_of(item)
-            by_id = item.name.partition("[")[0] in named
+            by_id = item.name.partition("[")[0] in named or check_of(item) in scope.asked
             unasked = [mark for mark in ON_REQUEST if mark in marks and not requested[mark]]
             if suite in lacking and item.path.resolve().is_relative_to(suite_folders()[suite]):
                 why = f"the cluster file has no section `{lacking[suite]}` (add `{lacking[suite]}:`)"
@@ -184,6 +188,18 @@ class ItemSelection:
             else:
                 chosen.append(item)
         return chosen
+
+    def _note_missing(self, items: Sequence[pytest.Item]) -> None:
+        """Note the checks of the punch list that no item has; -m and -k leave them out on purpose."""
+        option, asked = self._config.option, self._session.scope.asked
+        if not asked or option.markexpr or option.keyword:
+            return
+        there = {(check_of(item), node_of(item)) for item in items}
+        for check, nodes in asked.items():
+            lacking = [node for node in nodes if not there.intersection(((check, node), (check, "")))]
+            if lacking:
+                why = f"no test of {check} was collected: repeat the options and paths of the run that found the item"
+                self._missing[check.partition(".")[0], why].update(lacking)
 
     def event(self, items: Sequence[pytest.Item]) -> dict[str, Any]:
         """Return the fields of the `selection` event."""
@@ -252,7 +268,9 @@ class ItemSelection:
         return self._session.cluster.required
 
     def _requires(self, check: str, node: str) -> bool:
-        """Return whether the profile of a node requires a check."""
+        """Return whether the profile of a node requires a check, or an item of the punch list that is done."""
+        if node in self._session.scope.asked.get(check, ()):
+            return True
         known = self._session.nodes.get(node)
         return known is not None and matches(check, known.profile.required) is not None
 

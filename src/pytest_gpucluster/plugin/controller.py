@@ -101,7 +101,8 @@ class SuiteJobs:
 
 EPILOG_WAIT = 60.0  # seconds in which epilogs must end for a run to judge them
 FRESH_STARTS = 3  # further allocations where nodes fall out as they start
-HANDED_OVER = "cluster", "plan", "lanes", "contradictions", "last_good", "history"  # to xdist's workers
+# to xdist's workers
+HANDED_OVER = "cluster", "plan", "lanes", "contradictions", "last_good", "history", "scope"
 
 
 @dataclass(eq=False, repr=False)

@@ -46,6 +46,11 @@ def text_options() -> list[tuple[str, str]]:
 
 def _add_selection(add: Add) -> None:
     add("--nodes", metavar="HOSTLIST", help="test only these nodes, like gpu[01-16]; wait for busy ones")
+    add(
+        "--punchlist",
+        action="store_true",
+        help="test only what proves the items of the punch list that are done, on their nodes and healthy neighbours; needs a history",
+    )
     add("--exclude-nodes", metavar="HOSTLIST", help="do not test these nodes")
     add(
         "--set",

@@ -17,7 +17,7 @@ from pytest_gpucluster.core.former_names import of_pattern
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.items import check_of, matches, one_per_test
-from pytest_gpucluster.plugin.option_table import text_options
+from pytest_gpucluster.plugin.option_table import attribute_of, text_options
 from pytest_gpucluster.report.proof import ENGINE_CHECK
 
 if TYPE_CHECKING:
@@ -41,6 +41,10 @@ def refuse_words(option: Any) -> None:
         raise pytest.UsageError(
             "--hosts: has no effect with --cluster, whose file names the nodes: use --nodes=HOSTLIST"
         )
+    if getattr(option, "punchlist", False):
+        for name in ("--nodes", "--campaign", "--untested-for"):
+            if getattr(option, attribute_of(name), None) is not None:
+                raise pytest.UsageError(f"{name}: --punchlist chooses the nodes: leave one of the two out")
     for name, word in text_options():
         if getattr(option, word) == "":
             raise pytest.UsageError(f"{name}: has no value: write one, or leave the option out")
@@ -231,6 +235,7 @@ def _written(cluster: Cluster) -> Iterator[tuple[str, Collection[str]]]:
     """Yield where patterns are written, and the patterns."""
     yield f"cluster {cluster.name}: required", cluster.required
     yield f"cluster {cluster.name}: not_applicable", cluster.not_applicable
+    yield f"cluster {cluster.name}: punchlist.trades", cluster.punchlist.trades
     for group in cluster.groups:
         yield f"profile {group.profile.name}: required", group.profile.required
         yield f"profile {group.profile.name}: absent", group.profile.absent

@@ -43,9 +43,10 @@ from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.run_folder import EVENTS, LATEST
 from pytest_gpucluster.report.run_snapshot import recorded
 from pytest_gpucluster.report.tables import table
-from pytest_gpucluster.report.verdict import ends_of_checks
+from pytest_gpucluster.report.verdict import PUNCHLIST, ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number, on_request_line, remark_lines, short
+from pytest_gpucluster.report.work import numbered
 from pytest_gpucluster.run.record import Record, clean
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
             for group in cluster.groups
         ],
         "slurmd": slurmds(session),
-        "scope": scope(config),
+        "scope": scope(config, session.scope.items),
         "shell": session.shell,
         "required": list(cluster.required),
         "not_applicable": dict(cluster.not_applicable),
@@ -119,7 +120,7 @@ def is_full(config: pytest.Config) -> bool:
         for name in ("lf", "deselect", "ignore", "ignore_glob", "stepwise", "maxfail")
     )
     narrowed = any(getattr(option, name, None) for name in (*NARROWING, "markexpr", "keyword"))
-    narrowed = narrowed or any(map(CHOOSING.match, option.set))
+    narrowed = narrowed or option.punchlist or any(map(CHOOSING.match, option.set))
     return not narrowed and not any(pytests) and config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
@@ -143,10 +144,11 @@ def slurmds(session: ClusterSession) -> dict[str, list[str]]:
     return found
 
 
-def scope(config: pytest.Config) -> dict[str, str | list[str]]:
-    """Return the given options that decide what a run tests."""
+def scope(config: pytest.Config, items: Collection[int] = ()) -> dict[str, str | list[str]]:
+    """Return the given options that decide what a run tests. `items`: of the punch list."""
     option = config.option
     given = {"-m": option.markexpr, "-k": option.keyword}
+    given |= {PUNCHLIST: f"({numbered(items)})"} if items else {}
     given |= {f"--{name.replace('_', '-')}": getattr(option, name) for name in SCOPE}
     for suite in suites():
         given |= {name: getattr(option, attribute_of(name, **it)) for name, it in suite.options.items()}
@@ -391,9 +393,12 @@ class StepListener:
 class HistoryWriter:
     """Registered in the controller of a run with a history. `comparison` is None until the run is stored."""
 
-    def __init__(self, path: Path, log: EventLog, reports: Reports) -> None:
-        self.path, self.log, self.reports = path, log, reports
+    def __init__(self, path: Path, log: EventLog, reports: Reports, tested: Collection[int] = ()) -> None:
+        """`tested`: the items of the punch list that the run tests."""
+        self.path, self.log, self.reports, self.tested = path, log, reports, tested
         self.comparison: Comparison | None = None
+        self.work: list[str] = []  # what changed in the punch list
+        self.undecided: list[str] = []  # why tested items are not proved
         self.parts: list[str] = []  # what the ledger knows of parts that came from elsewhere
         with contextlib.closing(History(path, create=True, group=reports.group)):
             pass  # a wrong file is reported before nodes are allocated
@@ -405,6 +410,8 @@ class HistoryWriter:
                 self._store()
             except (GpuClusterError, OSError) as error:
                 raise GpuClusterError(f"the run is not in the history: {error}") from error
+            if self.undecided:  # the exit status must not say that the items are proved
+                raise GpuClusterError("; ".join(self.undecided))
 
     def runs(self) -> set[str]:
         """Return the ids of all stored runs; GpuClusterError or OSError if the file cannot be read."""
@@ -421,6 +428,8 @@ class HistoryWriter:
         with contextlib.closing(History(self.path, create=True, group=group, wait=wait)) as history:
             history.add(run)
             self.parts = [*history.ledger.news(run)]
+            self.work = [*history.work.news(run)]
+            self.undecided = [*history.work.undecided(run, self.tested)]
             self.comparison = history.compare(history.find(run.cluster, run.run))
         self.log.write("compared", **asdict(self.comparison.for_html()))
 
@@ -442,6 +451,8 @@ class HistoryWriter:
             for line in (*found.lines(), *self.parts[:MAX_WARNINGS]):
                 write(line, yellow=True)
             write(found.verdict())
+            for line in self.work[:MAX_WARNINGS]:
+                write(line)
 
 
 def history_path(option: str | None, key: str | None) -> Path | None:

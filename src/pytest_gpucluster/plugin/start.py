@@ -7,22 +7,25 @@ import math
 import os
 import resource
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpucluster.cluster import signals
-from pytest_gpucluster.cluster.plan import Selection, make_plan
+from pytest_gpucluster.cluster.plan import Selection, judge_node, make_plan
 from pytest_gpucluster.cluster.slurm.client import make_slurm
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.cluster.slurm.option_check import refuse_options
 from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError, has_waited
 from pytest_gpucluster.core.registry import parts_of_suites
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.units import parse_option_time
 from pytest_gpucluster.drain import Retest, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
@@ -58,14 +61,16 @@ from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
 from pytest_gpucluster.report.events import EventLog, read_log
 from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.punchlist import Scope, scope_of
 from pytest_gpucluster.report.run_folder import EVENTS, OF_CAMPAIGN, RunFolder
 from pytest_gpucluster.report.run_model import REFUSED, WAITED
 from pytest_gpucluster.report.step_logs import StepLogs
+from pytest_gpucluster.report.work import numbered
 from pytest_gpucluster.run.record import clean, one_line
 from pytest_gpucluster.run.session import shows_simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
@@ -262,10 +267,14 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     inventory = first_contact(cluster, slurm) if slurm else {}
     reserved = reserved_nodes(cluster, slurm) if slurm else None
     inventory = seen_from_inside(inventory, reserved or ())
+    history = history_path(option.history, cluster.history)
+    scope = punched(cluster, inventory, reserved, selection, history) if option.punchlist else Scope()
+    if scope.items:
+        selection = replace(selection, nodes=scope.nodes or None)
+        notes += about_scope(scope)
     if slurm is not None and runs_tests(option):
         check_rights(options, slurm)
     edited: dict[str, str] = {}
-    history = history_path(option.history, cluster.history)
     if options.resume:
         edited = edited_reasons(inventory, cluster.name, history, Path(option.report_dir))
     to_retest = retest_reasons(options, inventory, reserved, edited)
@@ -292,11 +301,54 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         reserved=reserved or frozenset(),
         last_good=good_before(history, cluster.name, simulated=simulated),
         history=history,
+        scope=scope,
         own_drains={node: inventory[node].reason for node in drained},
         edited={node: edited[node] for node in plan.selected if node in edited},
         retest=retest,
     )
     return session, log
+
+
+def punched(
+    cluster: Cluster,
+    inventory: Mapping[str, NodeInfo],
+    reserved: frozenset[str] | None,
+    selection: Selection,
+    path: Path | None,
+) -> Scope:
+    """Return what a run of the punch list tests; ConfigError where that is nothing."""
+    if path is None:
+        raise ConfigError("--punchlist: needs a history: --history=FILE, or `history` in the cluster file")
+    nodes = [node for group in cluster.groups for node in group.names]
+    free = [node for node in nodes if is_free(node, cluster, inventory, reserved)]
+    with contextlib.closing(History(path)) as history:
+        simulated = shows_simulated(cluster, inventory, nodes)
+        items = history.work.items(cluster.name, simulated=simulated)
+    scope = scope_of(items, cluster, free, selection.exclude)
+    if not scope.items:
+        raise ConfigError(
+            f"--punchlist: no item of cluster {cluster.name} is done on the selected nodes, so nothing is tested ({count(len(items), 'item')} open or "
+            "claimed: gpucluster punchlist lists them; gpucluster punchlist done ITEM reports one done)"
+        )
+    return scope
+
+
+def is_free(
+    node: str, cluster: Cluster, inventory: Mapping[str, NodeInfo], reserved: frozenset[str] | None
+) -> bool:
+    """Return whether Slurm can give the node to this run now."""
+    if cluster.why_no_slurm:
+        return True
+    return judge_node(node, inventory, wait=False) is None and (reserved is None or node in reserved)
+
+
+def about_scope(scope: Scope) -> Iterator[str]:
+    """Yield what a run of the punch list tests, for the header."""
+    beside = f", and {hostlist.fold(scope.neighbours)} beside them" if scope.neighbours else ""
+    tested = hostlist.fold(node for node in scope.nodes if node not in scope.neighbours) or "the cluster"
+    yield f"punch list: {numbered(scope.items)} on {tested}{beside}"
+    if scope.gone:
+        yield f"punch list: {numbered(scope.gone)}: none of the nodes is selected: not tested"
 
 
 def _run_id() -> str:
@@ -362,7 +414,9 @@ def make_history(
 ) -> HistoryWriter | None:
     """Open the history where one is configured; a wrong file is reported here, before nodes are allocated."""
     path = history_path(config.option.history, session.cluster.history)
-    return HistoryWriter(path, log, reports) if path is not None and log is not None else None
+    if path is None or log is None:
+        return None
+    return HistoryWriter(path, log, reports, session.scope.items)
 
 
 def find_cluster(option: Any, notes: list[str]) -> Cluster:

@@ -28,12 +28,14 @@ from pytest_gpucluster.report.regression import (
     when,
 )
 from pytest_gpucluster.report.run_snapshot import RED, ItemMetric, Recorded
+from pytest_gpucluster.report.work import WorkTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.core.metric_direction import ComparisonRule
+    from pytest_gpucluster.report.work import WorkItem
 
 __all__ = ["LAST", "LAST_GOOD", "WINDOW", "History", "MetricHistory"]
 
@@ -73,6 +75,11 @@ class History(HistoryFile):
         """Where each part was, and how often it failed."""
         return Ledger(self._db)
 
+    @property
+    def work(self) -> WorkTable:
+        """The items of the punch list."""
+        return WorkTable(self._db, self.ledger)
+
     # --- writing
 
     def add(self, run: Recorded) -> bool:
@@ -96,6 +103,7 @@ class History(HistoryFile):
             )
             (past,) = self._past("id = ?", (number,))
             self.ledger.add(run, nodes)
+            self.work.add(run)
             worse = [it for it in self._changes(number, past, None) if it.trend == "worse"]
             self._mark(number, nodes, (it.item for it in worse))
         return True
@@ -276,6 +284,13 @@ class History(HistoryFile):
                 "INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?)",
                 (past.cluster, past.simulated, EVERY_NODE if node is None else node, past.started),
             )
+
+    def change_work(
+        self, numbers: Sequence[int], state: str, *, who: str, note: str, at: float
+    ) -> list[WorkItem]:
+        """Give items of the punch list a state, all or none; ConfigError where that cannot be."""
+        with self._readable_errors(), self._transaction():
+            return self.work.change(numbers, state, who, note, at)
 
     def keep(self, count: int) -> int:
         """Delete all but the newest runs of each cluster, and the last good one; return how many went."""

@@ -18,6 +18,7 @@ from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.convert import convert_rows
 from pytest_gpucluster.report.ledger import TABLES
+from pytest_gpucluster.report.work import TABLES as WORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -106,6 +107,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
     ),
     TABLES,
+    WORK,
 )
 
 

@@ -18,7 +18,7 @@ from pytest_gpucluster.core.part import InstalledPart
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.report.run_snapshot import Recorded
@@ -137,7 +137,7 @@ class Ledger:
         rows = self._db.execute("SELECT kind, identity, id FROM parts WHERE simulated = ?", (run.simulated,))
         known = {(kind, identity): number for kind, identity, number in rows}
         self._move(run, {known[key]: place for key, place in listed.items()}, nodes)
-        self._fail(run, known, nodes)
+        self._fail(run, self.finder(run), nodes)
 
     def _move(
         self, run: Recorded, listed: Mapping[int, tuple[str, InstalledPart]], nodes: Mapping[str, int]
@@ -190,13 +190,37 @@ class Ledger:
             (at, stay.part, stay.since),
         )
 
-    def _fail(self, run: Recorded, known: Mapping[tuple[str, str], int], nodes: Mapping[str, int]) -> None:
+    def finder(self, run: Recorded) -> Callable[[Part, str], Iterable[tuple[int, str]]]:
+        """Return a function of the part of a finding and its node: ids and slots of the parts that may be exchanged for it."""
+        rows = self._db.execute("SELECT kind, identity, id FROM parts WHERE simulated = ?", (run.simulated,))
+        known = {(kind, identity): number for kind, identity, number in rows}
         places = self._places(run)
+        return lambda part, node: _concerned(part, node, known, places)
+
+    def place(self, part: int, cluster: str) -> tuple[str, str] | None:
+        """Return node and slot of a part that is in service in this cluster; None where it is not."""
+        found: tuple[str, str] | None = self._db.execute(
+            "SELECT n.name, s.slot FROM stays s JOIN nodes n ON n.id = s.node WHERE s.part = ? AND n.cluster = ? "
+            "AND s.until IS NULL",
+            (part, cluster),
+        ).fetchone()
+        return found
+
+    def serials(self, parts: Iterable[int]) -> str:
+        """Return kind and number of parts, in words."""
+        rows = [
+            self._db.execute("SELECT kind, serial, identity FROM parts WHERE id = ?", (it,)) for it in parts
+        ]
+        return ", ".join(f"{kind} {serial or identity}" for row in rows for kind, serial, identity in row)
+
+    def _fail(
+        self, run: Recorded, find: Callable[[Part, str], Iterable[tuple[int, str]]], nodes: Mapping[str, int]
+    ) -> None:
         for item in run.red:
             if item.action == Action.CONFIGURE.value or not item.node:
                 continue
             for finding in item.findings:
-                for part, slot in _concerned(finding.part, item.node, known, places):
+                for part, slot in find(finding.part, item.node):
                     node = nodes[item.node]
                     episode = self._episode(part, run, node, slot)
                     values = (

@@ -21,7 +21,7 @@ from pytest_gpucluster.core.sanitize import printable
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import FIT
 from pytest_gpucluster.report.result import RED
-from pytest_gpucluster.report.run_model import one_line
+from pytest_gpucluster.report.run_model import cleaned, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,10 @@ BEST = "best partner"  # a node is as good as its best pair: a bad partner is no
 
 @dataclass(frozen=True, slots=True)
 class RecordedItem:
-    """How one item ended. `check` is SUITE.WHAT, with the parameters in brackets; `node` '' is the cluster."""
+    """How one item ended. `check` is SUITE.WHAT, with the parameters in brackets; `node` '' is the cluster.
+
+    `common`: those of the findings that are findings of the cluster. `hint`: what to do.
+    """
 
     node: str
     check: str
@@ -47,6 +50,8 @@ class RecordedItem:
     message: str = ""
     action: str = ""
     findings: tuple[Finding, ...] = ()
+    common: tuple[Finding, ...] = ()
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
         finished=log.ended or 0.0,
         exit=log.exit,
         arguments=plain(" ".join(map(str, as_list(start.get("arguments"))))),
-        items=tuple(_items(log.results).values()),
+        items=tuple(_items(log).values()),
         metrics=tuple(_metrics(log.results)),
         fit=frozenset(plain(it.node) for it in log.results if log.proofs.nodes.get(one_line(it.node)) == FIT)
         | frozenset(map(plain, log.proofs.of(FIT))),  # by checks of the whole cluster alone
@@ -156,15 +161,18 @@ def check_of(result: Result) -> tuple[str, str]:
     return plain(result.node), plain(result.check) + plain(bracket + inside)
 
 
-def _items(results: Iterable[Result]) -> dict[tuple[str, str], RecordedItem]:
+def _items(log: Run) -> dict[tuple[str, str], RecordedItem]:
     """Return the items by node and check; of several results of one (a teardown that broke) a red one stands, with all findings."""
     found: dict[tuple[str, str], RecordedItem] = {}
-    for result in results:
+    for result in log.results:
         key = check_of(result)
         failed = [verdict for verdict in result.verdicts if verdict.findings]
         findings = tuple(mapped(it, plain) for verdict in failed for it in verdict.findings)
+        common = tuple(mapped(it, plain) for it in _common(log, result))
         if key in found and found[key].outcome in RED:
-            found[key] = replace(found[key], findings=(*found[key].findings, *findings))
+            earlier = found[key]
+            findings, common = (*earlier.findings, *findings), (*earlier.common, *common)
+            found[key] = replace(earlier, findings=findings, common=common)
             continue
         found[key] = RecordedItem(
             *key,
@@ -172,8 +180,23 @@ def _items(results: Iterable[Result]) -> dict[tuple[str, str], RecordedItem]:
             message=plain(result.message if result.waiver else result.brief),
             action=failed[0].action.value if failed else "",
             findings=findings,
+            common=common,
+            hint=plain(failed[0].hint) if failed else "",
         )
     return found
+
+
+def _common(log: Run, result: Result) -> Iterator[Finding]:
+    """Yield the findings of a node that are findings of the cluster."""
+    node = one_line(result.node)
+    common = log.common if result.verdicts else ()  # most results have no finding
+    owners = [it for it in common if it.check == result.check and node in it.nodes]
+    for verdict in result.verdicts if owners else ():
+        for it in verdict.findings:
+            # the rule compares with the setting of the verdict, where it is no repair
+            forms = (cleaned(it), replace(cleaned(it), setting=it.setting or verdict.setting))
+            if any(owner.has(node, form) for owner in owners for form in forms):
+                yield it
 
 
 def _metrics(results: Iterable[Result]) -> Iterator[ItemMetric]:

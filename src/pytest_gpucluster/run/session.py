@@ -21,6 +21,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable, StepError
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.report.punchlist import Scope
 from pytest_gpucluster.run.facts import FactsCache, MadeFacts
 from pytest_gpucluster.run.record import clean
 
@@ -76,7 +77,7 @@ class ClusterSession:
     """One run. `channel` is None until the nodes are allocated.
 
     `run`: its id, as in the event log. `last_good`: when an earlier run found a node good, in seconds since the epoch.
-    `history`: the file of earlier runs. `contradictions`: {nodes of a group: why its profile does not fit}.
+    `history`: the file of earlier runs. `scope`: what --punchlist tests; without checks it leaves nothing out. `contradictions`: {nodes of a group: why its profile does not fit}.
     `notes`: what the header says before all else. `shell`: the warning of plugin/start.py.
     `selection`: the event, once the items are collected. `turn_problem`: why the item that runs could not have its nodes.
     `stopped`: why the run was stopped; `stopped_by`: the suite that still judges what it has.
@@ -93,6 +94,7 @@ class ClusterSession:
     contradictions: Mapping[str, Contradiction] = field(default_factory=dict)
     last_good: Mapping[str, float] = field(default_factory=dict)
     history: Path | None = None
+    scope: Scope = field(default_factory=Scope)
     notes: Sequence[str] = ()
     shell: Mapping[str, Any] = field(default_factory=dict)
 

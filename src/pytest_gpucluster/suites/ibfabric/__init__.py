@@ -13,5 +13,6 @@ SUITE = Suite(
     before_first_test=Work("fabric", "steps:begin", first=True),
     settings={"plan": "plan:plan_of"},
     proof=("ibfabric.ports", "ibfabric.cables"),
+    planned_cables="plan:cables_of_adapters",
     known_cause="known_cause:with_known_cause",
 )

@@ -89,6 +89,15 @@ def plan_of(cluster: Cluster) -> Cabling:
     return read_plan(Path(cluster.file).parent / Path(path).expanduser() for path in stated)
 
 
+def cables_of_adapters(cluster: Cluster) -> dict[tuple[str, str], str]:
+    """Return {(host, adapter): its planned cable}; ports are written `mlx5_0`, `mlx5_0/P1`, or as the HCA mapping has them."""
+    plan = plan_of(cluster)
+    ends = ((node, port, it) for it in plan.cables for node, port in (it[:2], it[2:4]))
+    return {
+        (node, plan.adapters.get(port.lower(), port.partition("/")[0])): it.label for node, port, it in ends
+    }
+
+
 def read_plan(paths: Iterable[Path]) -> Cabling:
     """Read the files of a plan; ConfigError names file and line."""
     found = [parse_plan(str(path), _text(path)) for path in paths]

@@ -10,6 +10,7 @@ SUITE = Suite(
     ),
     section="config:StorageConfig",
     partners=1,
+    trade="storage",
     proof=(
         "storage.operations",
         "storage.bandwidth",
