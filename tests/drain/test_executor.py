@@ -190,20 +190,6 @@ def test_a_dry_run_shows_the_command_that_it_would_run() -> None:
     assert quoted.commands == [DRAIN.replace("Reason=", "'Reason=") + "'"]
 
 
-@pytest.mark.parametrize(
-    ("budget", "count", "allowed"), [("0", 10, 0), ("2", 10, 2), ("19%", 10, 1), ("100%", 3, 3)]
-)
-def test_the_budget_to_its_edge(budget: str, count: int, allowed: int) -> None:
-    a_world, log = world(count), Log()
-    names = list(a_world.nodes)
-    act = drain(a_world, *names, budget=budget, log=log)
-    assert drained(a_world) == act.drained == names[:allowed]
-    assert act.over_budget == names[allowed:]
-    if act.over_budget:
-        spent = f"the budget is spent: {allowed} of {count} nodes of partition batch "
-        assert log[-1]["why"].startswith(spent)
-
-
 def test_limits_count_ours_of_every_partition_of_the_node() -> None:
     def shown(name: str, reason: str, *partitions: str) -> NodeInfo:
         flags = frozenset({"DRAIN"} if reason else ())

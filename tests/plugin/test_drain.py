@@ -20,11 +20,10 @@ from pytest_gpucluster.cluster.plan import Problem, ProblemKind
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo
 from pytest_gpucluster.config.models import SlurmConfig
-from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding, Verdict, conclude, with_contention
+from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding, Verdict, conclude
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.drain import Budget, policy
-from pytest_gpucluster.drain.policy import reaches
 from pytest_gpucluster.plugin.drain import (
     CONFIRMED,
     DrainOptions,
@@ -35,7 +34,6 @@ from pytest_gpucluster.plugin.drain import (
 )
 from pytest_gpucluster.report.events import logs_below, read_run
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_snapshot import Recorded
 from pytest_gpucluster.run.facts import CheckFailed
 
@@ -480,14 +478,6 @@ def test_one_command_may_take_20_seconds() -> None:
 # --- what may drain
 
 
-@pytest.mark.parametrize("action", ["", "explode", "DRAIN", " drain", "reset-gpu"])
-def test_an_unknown_action_never_drains(action: str) -> None:
-    event = {"verdicts": [{"outcome": "failed", "action": action, "findings": [{"part": {"name": "x"}}]}]}
-    (verdict,) = read_result(event).verdicts
-    assert verdict.action is Action.MONITOR
-    assert not any(reaches(verdict.action, least) for least in Action)
-
-
 # --- which checks may take a node out of service
 
 
@@ -592,13 +582,6 @@ def test_an_error_is_no_grounds(ended: type[Ended], outcome: str, action: Action
     assert ("gpu02" in on_trial.drained) is stays
     in_service = judged_at("gpu05", found, outcome=outcome)
     assert is_drained(ended, Action.DRAIN, in_service) is (stays and outcome == "failed")
-
-
-@pytest.mark.parametrize("action", Action)
-def test_a_failure_of_other_users_or_settings_asks_for_no_drain(ended: type[Ended], action: Action) -> None:
-    """Where others were at work on the GPUs, the hardware alone was not measured."""
-    found = with_contention(verdict(BAD, Finding("GPU 3", "1", "2", action)), "others")
-    assert not is_drained(ended, Action.RESET_GPU, judged_at("gpu05", found))
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,12 @@ def test_what_else_a_line_holds_stays_and_a_cut_line_too(log: Path) -> None:
     assert reason == "no right"
 
 
+def test_required_checks_have_their_present_names_and_a_row_of_one_cell_stays(log: Path) -> None:
+    log.write_text('{"event": "selection", "required": [["os"], ["os", "os.kernel", 1]]}\n')
+    assert convert.convert_log(log)
+    assert json.loads(log.read_text())["required"] == [["os"], ["os", "os.drift", 1]]
+
+
 @pytest.mark.parametrize("name", ["SHA256SUMS.sig", "record.json.sig"])
 def test_a_signed_log_stays_as_it_is(log: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     log.with_name(name).touch()

@@ -126,6 +126,12 @@ def test_the_oldest_runs_are_deleted_but_none_that_is_still_written(tmp_path: Pa
     assert names(tmp_path) == ["20261101T060001", run_id(9), run_id(10), "4711", "x20261101T060001-1"]
 
 
+def test_of_two_runs_of_one_second_the_one_of_the_lower_process_is_the_older(tmp_path: Path) -> None:
+    for name in ("20261101T060001-10", "20261101T060001-9"):
+        (tmp_path / name).mkdir()
+    assert prune(tmp_path, 1) == ["20261101T060001-9"]
+
+
 def test_a_link_with_the_name_of_a_run_is_neither_followed_nor_removed(tmp_path: Path) -> None:
     precious = made(tmp_path / "home", 1)
     root = tmp_path / "reports"

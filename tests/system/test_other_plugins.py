@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from plugin_helpers import run_pytest
-from sandbox_helpers import environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,18 +51,6 @@ def test_nothing_of_ours_is_there():
     assert ours == {"pytest_gpucluster", "pytest_gpucluster.plugin"}
     assert not {"pydantic", "yaml", "ClusterShell", "tabulate", "junitparser"} & set(sys.modules)
 """
-
-
-def test_importing_the_plugin_brings_in_pytest_and_nothing_else() -> None:
-    code = (
-        "import pytest, sys; before = set(sys.modules)\n"
-        "import pytest_gpucluster.plugin, json\n"
-        "print(json.dumps(sorted(set(sys.modules) - before)))"
-    )
-    argv = [sys.executable, "-c", code]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment())
-    new = [name for name in json.loads(done.stdout) if not name.startswith("json")]
-    assert new == ["pytest_gpucluster", "pytest_gpucluster.plugin"]
 
 
 def test_foreign_suites_run_as_ever(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_counters_of_gpus_that_cannot_be_read_are_no_pass() -> None:
 
 
 def test_an_nvidia_smi_that_answers_again_is_no_driver_that_hangs() -> None:
-    late = load("a", "matmul", unread={"hung": HANGS, "xid": "dmesg: no"})
+    late = load("a", "matmul", unread={"hung": HANGS, "gpu": "no", "killed": KILLED, "xid": "dmesg: no"})
     whole, totals = one_node(a=[late, load("a", "hbm", unread={})])
     assert (judged(counters(whole, "a", CONFIG)), totals.unread) == ((PASSED, []), {"xid": "dmesg: no"})
     totals.add(late)

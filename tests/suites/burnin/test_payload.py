@@ -82,7 +82,12 @@ class Tools:
         words = " ".join(argv)
         if argv[0] == "nvidia-smi":
             answers = {"-q": recorded_xml(), "nvlink": self.links}
-            return self.status, answers.get(argv[1], f"{UUID}, 40, 690, 1700, 0x8\n"), "no NVML"
+            silent = argv[1] == "nvlink" and not self.links
+            return (
+                9 if silent else self.status,
+                answers.get(argv[1], f"{UUID}, 40, 690, 1700, 0x8\n"),
+                "no NVML",
+            )
         if argv[0] in ("dmesg", "journalctl"):
             return (0, self.log, "") if self.log else (1, "", f"denied\n{argv[0]} says no\n")
         if "ls -d" in words:
@@ -102,6 +107,9 @@ def test_a_snapshot_is_whole_beside_a_warning_of_smi(monkeypatch: pytest.MonkeyP
     assert (parts[UUID]["nvlink_replay_errors"], parts[UUID]["ecc_uncorrected_volatile"]) == (3, 0)
     assert (parts["mlx5_0/1"], parts["hfi1/1"]) == ({"symbol_error": 7}, {"symbol_error": 1})
     assert (counters.port_rates, counters.unread, found["kernel"]) == ({"mlx5_0/1": 50.0}, {}, {})
+    tools.links = ""
+    counters.snapshot()
+    assert counters.unread == {"nvlink": "no NVML"}
     tools.status, tools.log = 1, ""
     found = counters.snapshot()
     assert (found["gpus"], found["kernel"]) == ([], None)

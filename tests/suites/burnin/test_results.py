@@ -17,6 +17,13 @@ def test_a_power_limit_below_the_cards_own() -> None:
         assert figures(GpuInfo(0, "U", power_limit=limit, power_default=default).capped) == said
 
 
+def test_a_gpu_that_its_node_did_not_list_is_named_by_its_uuid() -> None:
+    assert (str(NodeTotals("a").part("GPU-x")), str(NodeTotals("a").part("mlx5_0/1"))) == (
+        "GPU-x",
+        "mlx5_0 port 1",
+    )
+
+
 def line(load: str = "matmul", *results: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"load": load, "results": results, **more}
 

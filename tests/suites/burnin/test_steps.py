@@ -121,8 +121,9 @@ def burnin_of(
     environment: EnvironmentConfig | None = None,
     **config: Any,
 ) -> Burnin:
-    section = with_constants(BurninConfig, constants or {}, **config)
-    environments = {"default": environment} if environment else {}
+    named = {"environment": "torch"} if environment else {}  # one of its own beside the default
+    section = with_constants(BurninConfig, constants or {}, **config, **named)
+    environments = {"torch": environment} if environment else {}
     group = Group(nodes=f"n[0-{nodes - 1}]", profile=Profile(name="x", description="", source=""))
     cluster = Cluster(name="lab", groups=(group,), environments=environments).model_copy(
         update={"burnin": section}

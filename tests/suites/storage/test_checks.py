@@ -192,6 +192,8 @@ def test_a_node_that_is_slow_fails_if_it_is_so_alone_or_in_both_directions() -> 
     assert failures(once) == {}
     (warning,) = checks.bandwidth("gpu01", once, CONFIG).advisories
     assert figures(warning.measured)[:2] == [0.2, 7]
+    again = with_fact(0, storage="read", how="together", rate=0.2, seconds=3.0)
+    assert checks.bandwidth("gpu01", again, CONFIG).advisories == (), "of two readings the better counts"
     brief = both(SLOW_ALONE, *(of(0, what, seconds=0.05) for what in ("write", "read")))
     assert failures(step(brief)) == {}, "some milliseconds name no node"
     assert failures(step(SLOW_BOTH, size=2)) == {}, "of two nodes none is an outlier"
