@@ -138,9 +138,9 @@ class PayloadResult:
     def reported(self, fact: Fact) -> Explanation | None:
         """Return the failure or the expired deadline that a fact is; None if it is another one."""
         if fact.get(self.key) == "failed":
-            return Explanation(
-                code_of(fact["reason"], fact.get("code") or "failed"), f"{fact['phase']}: {fact['reason']}"
-            )
+            limited = fact.get("low_limits", False)
+            code = code_of(fact["reason"], fact.get("code") or "failed", low_limits=limited)
+            return Explanation(code, f"{fact['phase']}: {fact['reason']}")
         if fact.get(self.key) == "stuck":
             return Explanation("stuck", f"{fact['phase']}: no end after {fact['seconds']:g} s")
         return None

@@ -32,17 +32,19 @@ _WRITING = threading.Lock()
 
 
 class Failure(Exception):
-    """A message of one line. `kind`: the kind of the fault, as the checks name it, or the exit code."""
+    """A message of one line. `kind`: the kind of the fault, as the checks name it, or the exit code; `code` is that of a finding."""
 
-    def __init__(self, kind: Any, message: str) -> None:
+    def __init__(self, kind: Any, message: str, code: str = "") -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.code = kind, code
 
 
 class FewGpus(RuntimeError):
-    """A rank finds fewer GPUs than it was started for, or none."""
+    """A rank finds fewer GPUs than it was started for, or none. `code` is that of a finding."""
 
-    code = "too_few_gpus"
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code or "too_few_gpus"
 
 
 # -- the payload itself ---------------------------------------------------------------------------------------------
@@ -163,7 +165,8 @@ def run_phases(
         report(error.kind, reason=str(error))
     except BaseException as error:
         code = error.code if isinstance(error, FewGpus) else ""
-        report("failed", phase=watch.phase, reason=text(error), code=code)
+        limits = low_limits_hint()
+        report("failed", phase=watch.phase, reason=text(error) + limits, code=code, low_limits=bool(limits))
     return 1
 
 
@@ -250,15 +253,20 @@ def low_limits_hint() -> str:
     return "; limits of this process: " + ", ".join(found) if found else ""
 
 
-def no_device(torch: Any) -> str:
-    """Return why torch finds no CUDA device, by the message of torch."""
+def no_device(torch: Any) -> Tuple[str, str]:
+    """Return why torch finds no CUDA device, by the message of torch, and the code of a finding, '' without one of its own."""
     if torch.version.cuda is None and not getattr(torch.version, "hip", None):
-        return "it is a CPU build"
+        return "it is a CPU build", "cpu_build_of_torch"
     try:
         torch.cuda.init()
     except Exception as error:
-        return (first_line(error) or type(error).__name__)[:200]
-    return "no reason is known"
+        return (first_line(error) or type(error).__name__)[:200], ""
+    return "no reason is known", ""
+
+
+def port_in_use(error: BaseException) -> bool:
+    """Return whether an error of torch or of a socket is that another process listens at the port."""
+    return bool(re.search("EADDRINUSE|[Aa]ddress already in use", str(error)))
 
 
 def gpu_facts(about: Any) -> Dict[str, str]:

@@ -33,10 +33,10 @@ from pytest_gpucluster.kit.payloads.prelude import (
     expand,
     gpu_facts,
     installed,
-    low_limits_hint,
     no_device,
     number_of,
     own_port,
+    port_in_use,
     reporter,
     run_phases,
 )
@@ -174,10 +174,9 @@ class RankWorker:
         visible = cuda.device_count() if cuda.is_available() else 0
         if not visible:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
-            raise FewGpus(
-                "torch %s sees no GPU: %s (CUDA_VISIBLE_DEVICES=%s)"
-                % (self.torch.__version__, no_device(self.torch), shown)
-            )
+            why, code = no_device(self.torch)
+            text = "torch %s sees no GPU: %s (CUDA_VISIBLE_DEVICES=%s)"
+            raise FewGpus(text % (self.torch.__version__, why, shown), code)
         # with --gpus-per-task each task sees its own GPU only
         index = 0 if visible == 1 else self.local
         if index >= visible:
@@ -194,7 +193,7 @@ class RankWorker:
             timeout = dt.timedelta(seconds=seconds)
             self.dist.init_process_group(self.args.backend, init_method="env://", timeout=timeout)
         except Exception as error:
-            if self.rank == 0 and re.search(r"EADDRINUSE|[Aa]ddress already in use", str(error)):
+            if self.rank == 0 and port_in_use(error):
                 port = os.environ["MASTER_PORT"]
                 report("failed", phase=self.watch.phase, reason=one_line(error), port=port)
                 exit_now(EXIT_PORT)
@@ -307,12 +306,7 @@ def work(args: argparse.Namespace) -> int:
     for name, value in own.items():
         os.environ.setdefault(name, value)
     watch = Watch(args.deadline, report)
-    return run_phases(
-        report,
-        watch,
-        lambda: RankWorker(args, watch).run(),
-        lambda error: one_line(error) + low_limits_hint(),
-    )
+    return run_phases(report, watch, lambda: RankWorker(args, watch).run(), one_line)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
