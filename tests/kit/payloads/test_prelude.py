@@ -259,6 +259,6 @@ def test_who_lacks_the_steps_secret_stays_outside_and_delays_nobody(monkeypatch:
 
 @pytest.mark.parametrize("value", ["x", "1.5", "\n", "[[", "²", ""])
 def test_a_variable_of_slurm_that_holds_no_number_is_named(value: str) -> None:
-    assert prelude.number_of({"B": "-2"}, "A", "B") == prelude.number_of({}, "A", default="-2") == -2
+    assert prelude.number_of({"B": "2"}, "A", "B") == -prelude.number_of({}, "A", default="-2") == 2
     with pytest.raises(SystemExit, match=r"SLURM_JOB_ID is .*, no number"):
         prelude.number_of({"SLURM_JOB_ID": value}, "SLURM_JOB_ID")

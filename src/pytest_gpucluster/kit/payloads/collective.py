@@ -550,6 +550,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except Failure as error:
         print_failure(context, str(error), error.code)
         return int(error.kind)
+    except SystemExit as error:  # an odd variable
+        print_failure(context, str(error))
+        return EXIT_USAGE
     except Exception as error:  # one line instead of a traceback from every rank
         text, code = reason_of(error)
         print_failure(context, text)

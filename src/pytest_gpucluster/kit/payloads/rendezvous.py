@@ -13,8 +13,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from pytest_gpucluster.kit.payloads.prelude import (
     Failure,
     exit_now,
-    expand,
     low_limits_hint,
+    node_name,
+    nodes_of_step,
     number_of,
     own_port,
     port_in_use,
@@ -49,11 +50,11 @@ class RankContext:
         self.rank = number_of(env, "SLURM_PROCID")
         self.size = number_of(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         self.local = number_of(env, "SLURM_LOCALID", default="0")
-        nodes = expand(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
+        nodes = nodes_of_step(env)
         self.host = socket.gethostname().split(".")[0]
-        self.node = env.get("SLURMD_NODENAME") or self.host
+        self.node = node_name()
         self.address = address or env.get("MASTER_ADDR") or resolvable(nodes[0] if nodes else self.host)
-        self.port = port or number_of(env, "MASTER_PORT", default=str(own_port(env)))
+        self.port = port or number_of(env, "MASTER_PORT", default=str(own_port(env)), most=65535)
         self.bus = "-"  # of the GPU, once it is known
 
 

@@ -59,6 +59,7 @@ UNSET_VARIABLES = (
 )  # fmt: skip
 START = 240.0  # seconds for a worker to come up; torch from a slow file system takes its time
 RESTARTS = 3
+MAX_GPUS = 128  # of a node, MIG instances too: each has a worker
 
 
 class WorkerProcess:
@@ -319,7 +320,7 @@ class Agent:
         """Return the number of GPUs of this step."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
-            return len([word for word in visible.split(",") if word.strip()])
+            return min(MAX_GPUS, len([word for word in visible.split(",") if word.strip()]))
         return len(self.before["gpus"])
 
     def _hello(self) -> None:
