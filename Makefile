@@ -130,7 +130,7 @@ release:
 
 FUZZ_EXAMPLES ?= 2000
 fuzz: $(VENV)/.ready slurm
-	@GPUCLUSTER_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q tests/project/test_readers_fuzz.py tests/config/test_loader.py \
+	@GPUCLUSTER_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q tests/project/test_readers_fuzz.py tests/project/test_environment_fuzz.py tests/config/test_loader.py \
 	  tests/system/test_bad_input.py
 
 # quick: the smallest sizes, a few minutes; FULL=1: all sizes, hours where ReFrame takes part; ONLY: some of the benchmarks

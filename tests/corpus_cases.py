@@ -53,9 +53,8 @@ from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import GpuClusterError, NotJudged, ProbeError
-from pytest_gpucluster.core.fact import Fact
+from pytest_gpucluster.core.fact import Fact, probe_for
 from pytest_gpucluster.core.probe import Answer, Probe
-from pytest_gpucluster.core.scopes import probe_for
 from pytest_gpucluster.kit.gpu.nvidia_smi import PAUSE
 from pytest_gpucluster.run.facts import facts_of
 

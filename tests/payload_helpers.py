@@ -9,6 +9,7 @@ from pytest_gpucluster.config.models import FabricProfile, Profile
 from pytest_gpucluster.core.hostlist import fold
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.kit.nccl.nccl_transport import Connections, connections
+from pytest_gpucluster.kit.payloads.rendezvous import failure_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 NODES = ("gpu01", "gpu02")
 RANKS = 4
 NCCL_LOG = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+
+
+def rank_row(rank: int, text: str, code: str = "", *, node: str = "n01", limits: str = "") -> str:
+    """Return what the collective payload prints of a failed rank."""
+    return failure_row(rank, node, "0000:00:07", code, text, limits)
 
 
 def step(

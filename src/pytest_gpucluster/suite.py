@@ -26,7 +26,7 @@ from pytest_gpucluster.config.models import SECTIONS, AnyOptional
 from pytest_gpucluster.core import given
 from pytest_gpucluster.core.check import Check
 from pytest_gpucluster.core.errors import NotApplicable
-from pytest_gpucluster.core.scopes import of_fleet, of_node, of_peers
+from pytest_gpucluster.core.fact import of_fleet, of_node, of_peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -229,6 +229,7 @@ def test_a_node_without_a_proof_is_not_ok(ran: Gate, judged: CheckResult, words:
     found = result(judged, proofs=("gpu.count", "gpu.temperature"), profile="generic")
     assert ran.run(found, "--context", "job") == status
     assert ran.out.startswith(f"gpu01: gpucluster: {words}")
+    assert json.loads(ran.out.splitlines()[-1])["fit"] is (status == 0)
     assert ran.run(found, "--context", "prolog") == 0
 
 
@@ -257,12 +258,12 @@ def test_nagios_gets_its_line_and_unknown_for_every_error(ran: Gate) -> None:
 
 def test_collect_prints_reasons(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[01-03]")
-    printed = "gpu01: gpucluster: OK: 9 checks judged\ngpu02: gpucluster:gpu.count 7<8 GPUs\n"
-    monkeypatch.setattr("sys.stdin", io.StringIO(printed))
+    rows = [{"gate": "gpu01", "fit": True}, {"gate": "gpu02", "fit": False, "why": "gpu.count 7<8 GPUs"}]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(map(json.dumps, rows))))
     assert cli.main(["gate", "--collect"]) == 0
     shown = capsys.readouterr()
     assert shown.out == "--exclude=gpu[02-03]\n"
-    assert shown.err == "gpu02: gpu.count 7<8 GPUs\ngpu03: its gate printed nothing\n"
+    assert shown.err == "gpu02: gpu.count 7<8 GPUs\ngpu03: its gate printed no result\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli.main(["gate", "--collect"]) == 1
     monkeypatch.setenv("SLURM_STEP_NODELIST", "gpu[1-")

@@ -165,14 +165,16 @@ def test_another_cause_of_the_whole_failure_has_one_action_for_all_findings() ->
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        ("CUDA error: out of memory (limits of this process: as 1G)", "low limits"),
+        ("CUDA error: out of memory", "low limits"),
         ("The NVIDIA driver on your system is too old", "driver library"),
         ("No module named 'torch'", "no torch"),
         ("CUDA error: an illegal memory access was encountered", ""),
     ],
 )
 def test_software_that_keeps_cuda_away_drains_nobody(words: str, kind: str) -> None:
-    verdict = concluded(Finding("p", words, "e", Action.VENDOR, code=code_of(words, "other")))
+    verdict = concluded(
+        Finding("p", words, "e", Action.VENDOR, code=code_of(words, "other", low_limits=kind == "low limits"))
+    )
     found = with_software_cause(verdict)
     assert found.action is (Action.MONITOR if kind else Action.VENDOR)
     assert found.cause.startswith(kind or "c")

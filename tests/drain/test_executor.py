@@ -365,7 +365,7 @@ def test_the_lock_lies_below_the_state_of_the_user(monkeypatch: pytest.MonkeyPat
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr("pytest_gpucluster.drain.lock.Path.home", homeless)
+    monkeypatch.setattr("pytest_gpucluster.drain.executor.Path.home", homeless)
     assert lock_path("x") is None
     with pytest.raises(LockError, match="no node is changed; set XDG_STATE_HOME"), locked(None):
         pytest.fail("there is no lock")
@@ -386,7 +386,7 @@ def test_a_file_system_without_locks_has_none(tmp_path: Path, monkeypatch: pytes
     def no_locks(_handle: int, _how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("pytest_gpucluster.drain.lock.fcntl.flock", no_locks)
+    monkeypatch.setattr("pytest_gpucluster.drain.executor.fcntl.flock", no_locks)
     with pytest.raises(LockError, match="No locks available"), locked(tmp_path / "x.lock"):
         pytest.fail("there is no lock")
 
@@ -395,7 +395,7 @@ def test_a_lock_is_waited_for_until_the_stated_limit(tmp_path: Path, monkeypatch
     path, slept = tmp_path / "x.lock", list[float]()
     # the module's own `time`: other threads sleep too
     clock = SimpleNamespace(monotonic=lambda: 10.0 * len(slept), sleep=slept.append)
-    monkeypatch.setattr("pytest_gpucluster.drain.lock.time", clock)
+    monkeypatch.setattr("pytest_gpucluster.drain.executor.time", clock)
     with path.open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         message = f"{path}: another run has been draining for 60 s: no node is changed"

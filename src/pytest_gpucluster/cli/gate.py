@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -197,6 +198,8 @@ def _show(args: argparse.Namespace, gated: Gated) -> int:
             print(f"the node stays in service: {gated.open_because}")
         for line in filter(None, (gated.kept, gated.done)):
             print(line)
+        if args.context == "job":
+            print(json.dumps(output.row(found)), flush=True)
     if args.fabric:
         _measure_pairs(args, found)
     if args.context == "health":
@@ -227,11 +230,11 @@ def _measure_pairs(args: argparse.Namespace, found: GateResult) -> None:
     seconds = _seconds("--fabric", args.fabric)
     for pairs in parts_of_suites(lambda suite: suite.job_pairs):
         for line in pairs.measure(nodes, seconds, args.python, device, LocalTransport(inherit=True)):
-            print(f"{found.node}: {line}", flush=True)
+            print(line, flush=True)
 
 
 def _collect() -> int:
-    """Read the lines of a job's gates from stdin; print srun's option without the bad nodes, and why each is bad."""
+    """Read the rows of a job's gates from stdin; print srun's option without the bad nodes, and why each is bad."""
     from pytest_gpucluster.core.registry import parts_of_suites
     from pytest_gpucluster.gate.collect import collect
 
@@ -304,7 +307,7 @@ COMMAND = Command(
             argument(
                 "--collect",
                 action="store_true",
-                help="read the lines of a job's gates from stdin, print --exclude=NODES of the bad ones",
+                help="read the rows of a job's gates from stdin, print --exclude=NODES of the bad ones",
             ),
             argument("--nagios", action="store_true", help="one line and the exit status of a Nagios plugin"),
             JSON,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core import fact
 from pytest_gpucluster.core.errors import AllocationError, NotApplicable
-from pytest_gpucluster.core.fact import Fact
+from pytest_gpucluster.core.fact import Fact, declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,61 +18,46 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import GpuProfile, Profile
-    from pytest_gpucluster.core.scopes import AnyProbe
+    from pytest_gpucluster.core.fact import AnyProbe
     from pytest_gpucluster.plugin.fixtures import RunView
     from pytest_gpucluster.run.facts import ItemView
     from pytest_gpucluster.run.session import ClusterSession, Node
 
-T = TypeVar("T")
+
+session, item = fact.session, fact.item
 
 
-def _given(*sources: Fact[Any], once: bool = False) -> Callable[[Callable[..., T]], Fact[T]]:
-    return lambda function: Fact(function, sources, once, sources)
-
-
-@_given(once=True)
-def session() -> ClusterSession:
-    """The session of the run (run/session.py)."""
-    raise NotImplementedError
-
-
-@_given()
-def item() -> ItemView:
-    """The record of the item (`ItemView`)."""
-    raise NotImplementedError
-
-
-@_given(once=True)
+@declared(once=True)
 def run() -> RunView:
     """The run as tests of a site see it (`gpucluster`)."""
     raise NotImplementedError
 
 
-@_given(once=True)
+@declared(once=True)
 def pytestconfig() -> pytest.Config:
     """Pytest's configuration."""
     raise NotImplementedError
 
 
-@_given(session, once=True)
+@declared(session, once=True)
 def cluster(session: ClusterSession) -> Any:
     """The cluster file as a frozen model."""
     return session.cluster
 
 
-@_given(session, once=True)
+@declared(session, once=True)
 def inventory(session: ClusterSession) -> Mapping[str, NodeInfo]:
     """Slurm's entry of every node, by name."""
     return session.inventory
 
 
-@_given(session, once=True)
+@declared(session, once=True)
 def nodes(session: ClusterSession) -> tuple[str, ...]:
     """The names of the nodes under test, in the order of the cluster file."""
     return session.under_test()
 
 
-@_given(session, once=True)
+@declared(session, once=True)
 def allocation(session: ClusterSession) -> Allocation:
     """The allocation of all steps (the first one if partitions differ): `.job_id`, `.nodes`, `.slurm`."""
     session.need_slurm()
@@ -80,49 +66,40 @@ def allocation(session: ClusterSession) -> Allocation:
     return session.allocations[0]
 
 
-@_given(session, once=True)
+@declared(session, once=True)
 def fleet(session: ClusterSession) -> Channel:
     """The channel to every node: `fleet.ask("uname -r")` runs a command on all nodes at once and caches the answers."""
     return session.need_channel()
 
 
-@_given(session, once=True)
-def fleet_facts(session: ClusterSession) -> Callable[[AnyProbe[Any]], dict[str, Any]]:
-    """A function: probe -> {node: facts}, of all nodes that could provide them."""
-    return session.facts.of_fleet
+fleet_facts, node = fact.fleet_facts, fact.node
 
 
-@_given(item)
-def node(item: ItemView) -> Node:
-    """The node of this item: `.name`, `.profile`, `.group`, `.info`. A check that needs it runs once per node."""
-    return item.node
-
-
-@_given(node)
+@declared(node)
 def node_name(node: Node) -> str:
     """The name of this item's node."""
     return node.name
 
 
-@_given(node, session)
+@declared(node, session)
 def last_good(node: Node, session: ClusterSession) -> float:
     """When an earlier run last found this item's node good, in seconds since the epoch; 0 where no history knows it."""
     return session.last_good.get(node.name, 0.0)
 
 
-@_given(node)
+@declared(node)
 def peers(node: Node) -> frozenset[str]:
     """The nodes that may be compared with this item's node, itself too: those of its group, partition and architecture."""
     return frozenset(node.peers.names)
 
 
-@_given(node)
+@declared(node)
 def profile(node: Node) -> Profile:
     """The hardware profile of this item's node."""
     return node.profile
 
 
-@_given(node)
+@declared(node)
 def gpu_profile(node: Node) -> GpuProfile:
     """The GPUs of this item's node as its profile states them; without GPUs the item is not applicable."""
     if node.profile.gpu is None:
@@ -132,13 +109,13 @@ def gpu_profile(node: Node) -> GpuProfile:
     return node.profile.gpu
 
 
-@_given(node, item)
+@declared(node, item)
 def facts(_: Node, item: ItemView) -> Callable[[AnyProbe[Any]], Any]:
     """A function: probe -> what it found on this item's node; without it the item is not checked."""
     return item.facts
 
 
-@_given(node, session)
+@declared(node, session)
 def host(node: Node, session: ClusterSession) -> Any:
     """A testinfra Host of this item's node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
     return session.host(node.name)

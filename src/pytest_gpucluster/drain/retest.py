@@ -21,7 +21,7 @@ from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.drain import policy
-from pytest_gpucluster.drain.lock import LockError, locked
+from pytest_gpucluster.drain.executor import LockError, locked
 from pytest_gpucluster.drain.reason import SILENT, bare
 
 if TYPE_CHECKING:

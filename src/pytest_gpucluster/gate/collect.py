@@ -1,24 +1,28 @@
-"""The lines of the gates of a job, one for each node: which nodes are bad, and srun's option that leaves them out. Pure."""
+"""The rows of the gates of a job, one for each node: which nodes are bad, and srun's option that leaves them out. Pure.
+
+A gate prints a row of JSON beside its line for people: {"gate": "gpu01", "fit": true, "why": "..."}. srun may label it.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.sanitize import printable
-from pytest_gpucluster.drain.reason import PREFIX
+from pytest_gpucluster.core import hostlist, safe_json
+from pytest_gpucluster.core.sanitize import one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    Together = Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]
+    Row = Mapping[str, Any]
+    Together = Callable[[Sequence[Row], Sequence[str]], Mapping[str, str]]
 
-# a line may have srun's label before it
-_LINE = re.compile(rf"(?:\s*\d+: )?(?P<node>[A-Za-z0-9_][A-Za-z0-9_.-]*): {PREFIX}(?P<text>.*)")
-FIT = " OK"
-SILENT = "its gate printed nothing"
+_LABELLED = re.compile(r"(?:\s*\d+: )?(\{.*\})\s*")
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+GATE = "gate"  # the key of a row that holds the node
+MAX_WHY = 500  # characters
+SILENT = "its gate printed no result"
 
 
 @dataclass(frozen=True)
@@ -35,17 +39,26 @@ class Collected:
 
 
 def collect(lines: Iterable[str], expected: Sequence[str], together: Iterable[Together] = ()) -> Collected:
-    """Read what gates printed; an expected node without a line, or with one bad line, is bad.
+    """Read what gates printed; an expected node without a row, or with one that does not state that it is fit, is bad.
 
-    Without expected nodes those with a line are judged. `together`: what finds bad nodes by what the gates have measured together.
+    Without expected nodes those with a row are judged. `together`: what finds bad nodes by what the gates have measured together.
     """
-    read = [printable(line.rstrip("\n")) for line in lines]
-    known: dict[str, str] = {}
-    for found in filter(None, map(_LINE.fullmatch, read)):
-        if known.get(found["node"], FIT).startswith(FIT):
-            known[found["node"]] = found["text"]
+    rows = list(filter(None, map(_row, lines)))
+    known: dict[str, str] = {}  # '': fit
+    for row in rows:
+        if not known.get(node := safe_json.text(row.get(GATE))) and _NODE.fullmatch(node):
+            why = one_line(printable(safe_json.text(row.get("why"))), MAX_WHY)
+            known[node] = "" if row.get("fit") is True else why or SILENT
     nodes = list(dict.fromkeys((*expected, *known)))
-    bad = {node: known.get(node, SILENT).strip() for node in nodes if not known.get(node, "").startswith(FIT)}
+    bad = {node: why for node in nodes if (why := known.get(node, SILENT))}
     for bad_nodes in together:
-        bad = {**bad_nodes(read, nodes), **bad}
+        bad = {**bad_nodes(rows, nodes), **bad}
     return Collected(bad, [node for node in nodes if node not in bad])
+
+
+def _row(line: str) -> Row | None:
+    found = _LABELLED.fullmatch(line)
+    try:
+        return safe_json.as_dict(safe_json.loads(found[1])) if found else None
+    except ValueError:
+        return None

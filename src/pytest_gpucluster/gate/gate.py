@@ -77,6 +77,11 @@ class GateResult:
         return [it for it in proofs if it.outcome not in good and it.check not in excused]
 
     @property
+    def fit(self) -> bool:
+        """Whether something was judged, everything that proves the node passed, and nothing requires a repair."""
+        return bool(self.judged) and not self.unproved and not self.repairs
+
+    @property
     def aside(self) -> list[str]:
         """The suites of which nothing applies to this node."""
         return inapplicable((one.check.partition(".")[0], one.outcome) for one in self.results)

@@ -8,6 +8,7 @@ from pytest_gpucluster.core.check import CHECKS, Outcome
 from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.drain.reason import PREFIX, deviation
+from pytest_gpucluster.gate.collect import GATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,16 +24,22 @@ OF_A_JOB = "a job may be the cause"
 
 def first_line(found: GateResult) -> str:
     """Return the one line for a log: the hardest failure, or how many checks passed; with the age of an earlier gate's answers."""
-    return _line(found) + (f", answer of {format_duration(found.age)} ago" if found.age is not None else "")
+    word, text = _result(found)
+    return f"{PREFIX}{word and f' {word}: '}{text}"
 
 
-def _line(found: GateResult) -> str:
+def _result(found: GateResult) -> tuple[str, str]:
+    """Return a word for the result, '' where a repair is required, and what was found."""
+    word, text = _newest(found)
+    return word, text + (f", answer of {format_duration(found.age)} ago" if found.age is not None else "")
+
+
+def _newest(found: GateResult) -> tuple[str, str]:
     repairs = sorted(found.repairs, key=lambda it: _severity(it[1]), reverse=True)
     for judged, finding in repairs:
         others = len(found.failed) - 1
         # in the form of a reason: the check comes first, since sinfo -R shows 20 characters
-        line = f"{PREFIX}{judged.check} {deviation(finding)}"
-        return line + (f" (and {others} more)" if others else "")
+        return "", f"{judged.check} {deviation(finding)}" + (f" (and {others} more)" if others else "")
     unchecked = len(found.of(Outcome.NOT_CHECKED.value))
     words = [f"{count(found.judged, 'check')} judged", *([f"{unchecked} not checked"] if unchecked else [])]
     if found.aside:
@@ -40,7 +47,7 @@ def _line(found: GateResult) -> str:
     if found.failed:
         names = some([it.check for it in found.failed], MAX_NAMES)
         words.append(f"failed without a repair of the node: {names}")
-    return f"{PREFIX} {_word(found)}: {', '.join(words)}"
+    return _word(found), ", ".join(words)
 
 
 def _word(found: GateResult) -> str:
@@ -80,9 +87,18 @@ def nagios(found: GateResult) -> tuple[str, int]:
         word = "CRITICAL"
     elif found.failed or found.of(Outcome.NOT_CHECKED.value):
         word = "WARNING"
-    text = first_line(found).removeprefix(PREFIX).strip().removeprefix("OK: ")
+    text = _result(found)[1] if found.fit else _why(found)
     data = f"judged={found.judged} failed={len(found.failed)} seconds={found.seconds:.2f}s"
     return f"GPUCLUSTER {word} - {text} | {data}", NAGIOS[word]
+
+
+def row(found: GateResult) -> dict[str, Any]:
+    """Return what `gpucluster gate --collect` reads of a gate in a job."""
+    return {GATE: found.node, "fit": found.fit, "why": _why(found)}
+
+
+def _why(found: GateResult) -> str:
+    return ": ".join(filter(None, _result(found)))
 
 
 def as_json(found: GateResult, open_because: str, done: str) -> dict[str, Any]:

@@ -74,10 +74,10 @@ class JobPairs(Protocol):
     def measure(
         self, nodes: Sequence[str], seconds: float, python: str, device: str, transport: Transport
     ) -> Iterable[str]:
-        """Yield a line for each pair that the rank of this task has measured, or why there is none."""
+        """Yield a row of JSON for each pair that the rank of this task has measured, or why there is none."""
 
-    def bad_nodes(self, lines: Iterable[str], nodes: Sequence[str]) -> Mapping[str, str]:
-        """Return {bad node: why} from the lines of all gates."""
+    def bad_nodes(self, rows: Iterable[Mapping[str, Any]], nodes: Sequence[str]) -> Mapping[str, str]:
+        """Return {bad node: why} from the rows of all gates."""
 
 
 class Contradiction(Protocol):

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, GpuProfile
+    from pytest_gpucluster.core.fact import AnyProbe
     from pytest_gpucluster.core.finding import Explanation
     from pytest_gpucluster.core.probe import Answer
-    from pytest_gpucluster.core.scopes import AnyProbe
     from pytest_gpucluster.run.session import ClusterSession
 
 

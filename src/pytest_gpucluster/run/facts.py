@@ -19,13 +19,12 @@ from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core import given
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
-from pytest_gpucluster.core.fact import Fact
+from pytest_gpucluster.core.fact import Fact, probe_for
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.core.registry import parts_of_suites
-from pytest_gpucluster.core.scopes import probe_for
 from pytest_gpucluster.report.words import describe
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.core.scopes import AnyProbe
+    from pytest_gpucluster.core.fact import AnyProbe
     from pytest_gpucluster.run.record import Record
     from pytest_gpucluster.run.session import ClusterSession, Node
 

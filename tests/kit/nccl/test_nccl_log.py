@@ -146,7 +146,7 @@ def test_the_lines_of_a_process_that_nccl_tests_cut() -> None:
 
 def test_deadlines_that_passed_for_want_of_a_silent_rank_are_not_named() -> None:
     late = "rank 1 (gpu02 GPU 0): failed: timeout after 30 s"
-    silent = mpi_errors.LaunchFailure("a rank failed", "gpu01", "rank 0: no sign of life", "")
+    silent = mpi_errors.LaunchFailure("a rank failed", "gpu01", "rank 0: odd", "", silent=True)
     timeout = mpi_errors.LaunchFailure("timeout", "gpu02", late, "")
     assert nccl_failures.merge_ranks([silent, timeout]) == [silent]
     assert nccl_failures.merge_ranks([timeout]) == [timeout]

@@ -7,6 +7,7 @@ import random
 import pytest
 from judged import figures
 from paths import TESTS
+from payload_helpers import rank_row
 
 from pytest_gpucluster.kit.nccl import nccl_failures, nccl_rows, nccl_tests
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
@@ -263,18 +264,23 @@ def test_a_failure_of_nccl_tests(line: str, kind: str, host: str, hint: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("place", "words", "kind"),
+    ("code", "words", "kind"),
     [
-        ("on n01 (GPU 0000:00:07)", "odd words", "a rank failed"),
-        ("on n01", "Connection reset by peer", "relayed"),
-        ("on n01", "gpu02 never came to the rendezvous", "relayed"),
+        ("", "never came to the rendezvous", "a rank failed"),  # words alone mean nothing
+        ("rendezvous", "odd words", "relayed"),
+        ("", "Connection reset by peer", "relayed"),
+        ("port_taken", "odd words", "port taken"),
+        ("silent", "odd words", "a rank failed"),
     ],
 )
-def test_what_a_rank_of_our_payload_failed_of(place: str, words: str, kind: str) -> None:
-    found = nccl_failures.read_failure(f"collective: rank 12 {place}: {words}")
-    assert found
-    of_gpu = place.removeprefix("on n01")
-    assert (found.kind, found.host, found.text) == (kind, "n01", f"rank 12{of_gpu}: {words}")
+def test_what_a_rank_of_our_payload_failed_of(code: str, words: str, kind: str) -> None:
+    row = rank_row(12, words, code)
+    found = nccl_failures.rank_failures(f"one\n7: {row}\n{row[:-9]}\n{row.replace('12', '[', 1)}")
+    (failure,) = found.failures
+    assert (failure.kind, failure.host, failure.silent) == (kind, "n01", code == "silent")
+    assert failure.text == f"rank 12 (GPU 0000:00:07): {words}"
+    assert found.rest.split("\n")[:3] == ["one", "7: ", row[:-9]]
+    assert found.shown.split("\n")[1] == f"7: {failure.text}"
 
 
 def test_failures_of_a_table() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kit.nccl.test_nccl_tests import text_of
 from paths import TESTS
+from payload_helpers import rank_row
 
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Metric, Outcome
@@ -196,7 +197,7 @@ def test_recorded_failures_are_judged(name: str, mpi: str | None, part: str, wor
 
 
 OUT_OF_MEMORY = (
-    "collective: rank 1 on n01 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. "
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. "
     "GPU 0 has a total capacity of 139.80 GiB of which 527.56 MiB is free. Process 1142 has 136.86 GiB memory in use."
 )
 STUB = (
@@ -207,31 +208,38 @@ NO_SPACE, LIMITS = "Cuda failure 'out of memory'", "limits of this process: 32 G
 SHM = "Error while creating shared memory segment /dev/shm/nccl-1enYdo (size 9637888), error: No space left on device (28)"
 NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICES=4; check --gpus-per-task)"
 CPU_BUILD = "torch finds no CUDA device: it is a CPU build"
-WARNED, LIMITED = f"n01:7:9 [0] alloc.h:12 NCCL WARN {NO_SPACE}", f"NCCL error: {NO_SPACE}; {LIMITS}"
+WARNED, LIMITED = f"n01:7:9 [0] alloc.h:12 NCCL WARN {NO_SPACE}", f"NCCL error: {NO_SPACE}"
 NO_MEMLOCK = "Call to ibv_create_cq failed with error Cannot allocate memory"
 NO_INTERFACE = "NCCL error: Bootstrap : no socket interface found"
 
 
 @pytest.mark.parametrize(
-    ("stderr", "cause", "words"),
+    ("code", "what", "cause", "words"),
     [
-        (OUT_OF_MEMORY, "out of memory", "rank 1 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory."),
-        (f"collective: rank 1 on n01: {NO_DEVICE}", "no GPU", f"rank 1: {NO_DEVICE}"),
-        ("collective: rank 1 on n01: RuntimeError: odd", "a rank failed", "rank 1: RuntimeError: odd"),
-        ("collective: rank 0 on n01: No module named 'torch'", "no torch", "No module named 'torch'"),
-        (f"collective: rank 0 on n01 (GPU 0000:00:07): {NO_INTERFACE}", "no network interface", NO_INTERFACE),
-        (f"collective: rank 1 on n01: torch finds no CUDA device: {STUB}", "driver library", STUB),
-        (f"collective: rank 1 on n01: {CPU_BUILD}", "CPU build of torch", CPU_BUILD),
-        (f"collective: rank 1 on n01: {BUSY}; {LIMITS}", "low limits", f"busy or unavailable; {LIMITS}"),
-        (f"{WARNED}\ncollective: rank 1 on n01: {LIMITED}", "low limits", f"rank 1: {LIMITED}"),
-        (f"collective: rank 1 on n01: NCCL error: {NO_MEMLOCK}", "low limit of locked memory", NO_MEMLOCK),
-        (f"collective: rank 1 on n01: NCCL error: {SHM}", "shared memory is full", "/dev/shm/nccl-1enYdo"),
+        (
+            "",
+            OUT_OF_MEMORY,
+            "out of memory",
+            "rank 1 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory.",
+        ),
+        ("no_gpu", NO_DEVICE, "no GPU", f"rank 1 (GPU 0000:00:07): {NO_DEVICE}"),
+        ("", "RuntimeError: odd", "a rank failed", "rank 1 (GPU 0000:00:07): RuntimeError: odd"),
+        ("", "No module named 'torch'", "no torch", "No module named 'torch'"),
+        ("", NO_INTERFACE, "no network interface", NO_INTERFACE),
+        ("no_gpu", f"torch finds no CUDA device: {STUB}", "driver library", STUB),
+        ("cpu_build_of_torch", CPU_BUILD, "CPU build of torch", CPU_BUILD),
+        ("", BUSY, "low limits", f"busy or unavailable; {LIMITS}"),
+        ("", LIMITED, "low limits", f"rank 1 (GPU 0000:00:07): {LIMITED}; {LIMITS}"),
+        ("", f"NCCL error: {NO_MEMLOCK}", "low limit of locked memory", NO_MEMLOCK),
+        ("", f"NCCL error: {SHM}", "shared memory is full", "/dev/shm/nccl-1enYdo"),
     ],
 )
-def test_what_a_rank_of_our_payload_says_is_the_cause(stderr: str, cause: str, words: str) -> None:
+def test_what_a_rank_of_our_payload_says_is_the_cause(code: str, what: str, cause: str, words: str) -> None:
     """Recorded on 4 H200: a GPU whose memory another process held, and a device file without a GPU."""
-    follower = "collective: rank 0 on n01: ranks 1 never came to the rendezvous"
-    text = f"{follower}\n{stderr}\n{stderr.replace('rank 1', 'rank 3')}\n"
+    follower = rank_row(0, "ranks 1 never came to the rendezvous", "rendezvous")
+    limits = f"; {LIMITS}" if cause == "low limits" else ""
+    failed = [rank_row(rank, what, code, limits=limits) for rank in (1, 3)]
+    text = "\n".join([follower, *([WARNED] if what == LIMITED else []), *failed, ""])
     verdict = validate_run(read(text, rc=137), RunSpec(("n01",), 4))
     (found,) = verdict.findings  # alike on rank 3, and rank 0 only waited
     assert (verdict.cause, str(found.part)) == (cause, "n01")

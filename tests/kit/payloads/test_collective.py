@@ -16,6 +16,7 @@ from sandbox_helpers import free_port
 
 from pytest_gpucluster.kit.framework.payload_step import sent
 from pytest_gpucluster.kit.nccl.measurement import Measurement
+from pytest_gpucluster.kit.nccl.nccl_failures import rank_failures
 from pytest_gpucluster.kit.payloads import collective, collective_data, rendezvous
 
 PAYLOAD = Path(collective.__file__)
@@ -148,6 +149,10 @@ def test_every_collective_and_type_is_right_on_three_ranks(python: Path) -> None
     assert "# rank 2: node gpu03 uuid -" in result.stdout
 
 
+def failed(stderr: str) -> list[str]:
+    return [failure.text for failure in rank_failures(stderr).failures]
+
+
 ONE_WRONG = """
 right = collective.Collective.call
 def spoilt(self, in_place):
@@ -187,8 +192,7 @@ collective.Collective.measure = fail
 """
     result = launch(python, 3, *SMALL, patch=patch)
     assert result.codes == [rendezvous.EXIT_FAILED] * 3, result.stderr
-    printed = [line for line in result.stderr.splitlines() if line.startswith("collective:")]
-    assert "collective: rank 1 on gpu02: RuntimeError: CUDA out of memory. Process 42 has 9 GiB." in printed
+    assert "rank 1: RuntimeError: CUDA out of memory. Process 42 has 9 GiB." in failed(result.stderr)
     assert (
         rendezvous.GIVEN_UP in result.stdout
     )  # once, unless rank 0 and its store are gone before the others hear of it
@@ -222,8 +226,8 @@ def test_a_stopped_rank_is_named(python: Path, stopped: int, reporter: int, sile
     result = launch(python, 3, *args, patch=STOPPED % (silent, stopped))
     assert result.codes[stopped] == -9
     assert result.codes[reporter] == rendezvous.EXIT_DEADLINE, result.stderr
-    named = f"collective: rank {stopped} on gpu0{stopped + 1}: no sign of life {words}"
-    assert result.stderr.count(named) == 1
+    (named,) = (it for it in rank_failures(result.stderr).failures if it.silent)
+    assert (named.host, named.text.startswith(f"rank {stopped}: ")) == (f"gpu0{stopped + 1}", True)
     assert result.stdout.count(rendezvous.GIVEN_UP) == 1
 
 
@@ -241,7 +245,7 @@ collective.device_of = lacking
         result = launch(python, 2, *SMALL, patch=patch.replace("{rank}", str(rank)))
         assert result.codes[rank] == rendezvous.EXIT_NO_GPU
         assert result.codes[1 - rank] == rendezvous.EXIT_RENDEZVOUS, result.stderr
-        assert f"ranks {rank} never came to the rendezvous" in result.stderr
+        assert [it.kind for it in rank_failures(result.stderr).failures].count("relayed") == 1
 
 
 SCHEDULE = [
@@ -327,7 +331,7 @@ PORT = 9  # discard: nobody listens there; as a value of a test it is the same i
 AWAY = ["sweep", "--device", "cpu", "--rendezvous", "2", "--address", "127.0.0.1", "--port", f"{PORT}"]
 REFUSED: list[tuple[list[str], str, int, str]] = [
     (["sweep"], "", rendezvous.EXIT_USAGE, "SLURM_PROCID"),
-    (["sweep"], "0 of 1", rendezvous.EXIT_NO_GPU, "rank 0 on gpu05: torch finds no CUDA device"),
+    (["sweep"], "0 of 1", rendezvous.EXIT_NO_GPU, "rank 0: torch finds no CUDA device"),
     (AWAY, "1 of 2", rendezvous.EXIT_RENDEZVOUS, f"rendezvous unreachable: 127.0.0.1 port {PORT}"),
     (["sweep", "-f", "1"], "0 of 1", rendezvous.EXIT_USAGE, "would not end"),
     *(
@@ -348,7 +352,7 @@ def test_what_cannot_run_is_refused_in_one_line(
         env |= {"SLURM_PROCID": rank, "SLURM_NTASKS": size, "SLURMD_NODENAME": "gpu05"}
     argv = [str(python), "-c", sent(PAYLOAD), *args]
     done = subprocess.run(argv, env=env, text=True, capture_output=True, timeout=60, check=False)
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith("collective: ")]
+    (said,) = failed(done.stderr)
     assert (done.returncode, "Traceback" in done.stderr) == (status, False)
     assert words in said
 

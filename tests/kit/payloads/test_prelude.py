@@ -123,7 +123,7 @@ def test_phase_that_outlives_its_deadline_ends_the_process(monkeypatch: pytest.M
     assert seconds == pytest.approx(0.1)
 
 
-def test_phase_that_fails_is_reported() -> None:
+def test_phase_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[tuple[str, dict[str, Any]]] = []
 
     def report(kind: str, **facts: Any) -> None:
@@ -137,11 +137,12 @@ def test_phase_that_fails_is_reported() -> None:
     assert prelude.run_phases(report, watch, lambda: 7) == 7
     assert prelude.run_phases(report, watch, lambda: raises(prelude.Failure("no_library", "none"))) == 1
     assert prelude.run_phases(report, watch, lambda: raises(KeyError("x"))) == 1
+    monkeypatch.setattr(prelude, "low_limits_hint", lambda: "; few")
     assert prelude.run_phases(report, watch, lambda: raises(prelude.FewGpus("x")), lambda _error: "y") == 1
     assert reported == [
         ("no_library", {"reason": "none"}),
-        ("failed", {"phase": "join", "reason": "KeyError: 'x'", "code": ""}),
-        ("failed", {"phase": "join", "reason": "y", "code": "too_few_gpus"}),
+        ("failed", {"phase": "join", "reason": "KeyError: 'x'", "code": "", "low_limits": False}),
+        ("failed", {"phase": "join", "reason": "y; few", "code": "too_few_gpus", "low_limits": True}),
     ]
 
 
@@ -206,7 +207,7 @@ STUB = "Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a s
     ],
 )
 def test_why_there_is_no_device_is_reported_in_torchs_words(torch: Any, words: str) -> None:
-    assert prelude.no_device(torch) == words
+    assert prelude.no_device(torch) == (words, "cpu_build_of_torch" if torch.version.cuda is None else "")
 
 
 @pytest.mark.parametrize(
@@ -258,6 +259,6 @@ def test_who_lacks_the_steps_secret_stays_outside_and_delays_nobody(monkeypatch:
 
 @pytest.mark.parametrize("value", ["x", "1.5", "\n", "[[", "²", ""])
 def test_a_variable_of_slurm_that_holds_no_number_is_named(value: str) -> None:
-    assert prelude.number_of({"B": "-2"}, "A", "B") == prelude.number_of({}, "A", default="-2") == -2
+    assert prelude.number_of({"B": "2"}, "A", "B") == -prelude.number_of({}, "A", default="-2") == 2
     with pytest.raises(SystemExit, match=r"SLURM_JOB_ID is .*, no number"):
         prelude.number_of({"SLURM_JOB_ID": value}, "SLURM_JOB_ID")

@@ -14,7 +14,6 @@ from payload_helpers import NCCL_LOG, connected, fabric
 from suite_helpers import allocation_of, cluster_of, considered, machine
 
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
-from pytest_gpucluster.kit.payloads.prelude import FewGpus
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
 from pytest_gpucluster.suites.ddp import steps as runner
@@ -119,8 +118,10 @@ BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unav
 )
 def test_memory_in_use_and_software_drain_nobody(reason: str, end: str, code: str, cause: str) -> None:
     """Recorded on H200s: the check demanded a drain for a low ulimit and for a stub of libcuda."""
-    own = FewGpus.code if "sees no GPU" in reason else ""  # of the payload; what torch printed comes first
-    fact = {"ddp": "failed", "phase": "take a GPU", "reason": reason, "code": own}
+    # of the payload; what torch printed comes first
+    own = code if code == "cpu_build_of_torch" else "too_few_gpus" if "sees no GPU" in reason else ""
+    limited = code == "low_limits"
+    fact = {"ddp": "failed", "phase": "take a GPU", "reason": reason, "code": own, "low_limits": limited}
     verdict = ddp.devices("gpu02", worked(rank2=[fact]))
     assert told(verdict, codes=True).startswith(f"{end}: rank 2 {code} [")
     assert verdict.cause.startswith(cause)

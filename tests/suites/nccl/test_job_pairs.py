@@ -9,9 +9,9 @@ from pytest_gpucluster.suites.nccl.job_pairs import bad_nodes, rounds
 NODES = [f"gpu0{n}" for n in range(1, 7)]
 
 
-def lines(slow: dict[frozenset[str], str]) -> list[str]:
-    pairs = [pair for one in rounds(NODES) for pair in one]
-    return [f"{a}: pair {a} {b}: {slow.get(frozenset((a, b)), '40.00 GB/s')}" for a, b in pairs]
+def rows(slow: dict[frozenset[str], float | str]) -> list[dict[str, object]]:
+    results = [(pair, slow.get(frozenset(pair), 40.0)) for one in rounds(NODES) for pair in one]
+    return [{"pair": pair, "problem" if isinstance(it, str) else "busbw_gb_s": it} for pair, it in results]
 
 
 def test_each_node_has_two_partners() -> None:
@@ -22,13 +22,12 @@ def test_each_node_has_two_partners() -> None:
 
 def test_a_node_that_is_slow_with_each_partner_is_bad() -> None:
     all_pairs = map(frozenset, itertools.combinations(NODES, 2))
-    slow = {pair: "9.00 GB/s" for pair in all_pairs if "gpu03" in pair}
-    assert bad_nodes(lines(slow), NODES).keys() == {"gpu03"}
-    failed = dict.fromkeys(slow, "NCCL error: unhandled system error")
-    assert bad_nodes(lines(failed), NODES).keys() == {"gpu03"}
-    assert bad_nodes(lines({}), NODES) == {}
+    pairs = [pair for pair in all_pairs if "gpu03" in pair]
+    for result in (9.0, "NCCL error: unhandled system error"):
+        assert bad_nodes(rows(dict.fromkeys(pairs, result)), NODES).keys() == {"gpu03"}
+    assert bad_nodes([*rows({}), {"pair": 7}, {"pair": [[], {}]}, {"gate": "gpu01"}], NODES) == {}
 
 
 def test_a_slow_link_names_no_node() -> None:
     (first, *_), *_ = rounds(NODES)
-    assert bad_nodes(lines({frozenset(first): "9.00 GB/s"}), NODES) == {}
+    assert bad_nodes(rows({frozenset(first): 9.0}), NODES) == {}

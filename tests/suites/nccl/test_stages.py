@@ -14,6 +14,7 @@ import pytest
 from counter_examples import DRAIN, MONITOR, CounterExample
 from judged import judged
 from paths import DATA
+from payload_helpers import rank_row
 from suite_helpers import considered
 
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
@@ -364,7 +365,7 @@ def test_ranks_that_never_met_accuse_no_link_and_acquit_no_node(monkeypatch: pyt
 
 
 def test_a_port_that_another_process_has_costs_a_step_and_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = "collective: rank 0: cannot listen at 127.0.0.1 port 20808: name: EADDRINUSE, message: address already in use"
+    taken = rank_row(0, "odd", "port_taken")
     errors = [taken, "", "never reached"]
 
     def run(request: StepRequest) -> StepResult:
@@ -449,7 +450,7 @@ WHO = f"processes of others on GPUs of gpu02: GPU 1 ({GPU_1}, 0000:00:07.0, 1658
 
 def test_memory_that_a_stranger_holds_is_reported_with_the_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded on an H200 whose memory was all taken: CUDA's own words name nobody."""
-    said = "collective: rank 0 on gpu02: AcceleratorError: CUDA error: out of memory\n"
+    said = rank_row(0, "AcceleratorError: CUDA error: out of memory", node="gpu02") + "\n"
     tasks = TaskResult(0, "gpu01", 1), TaskResult(1, "gpu02", 1, stderr=said)
     verdicts = proof_of(monkeypatch, *tasks, survey=occupied()).alone.verdicts
     assert verdicts["gpu02"].cause.startswith(WHO)
@@ -459,10 +460,8 @@ def test_memory_that_a_stranger_holds_is_reported_with_the_stranger(monkeypatch:
 
 def test_what_was_set_from_outside_stands_at_a_failure_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded on an H200: a task prolog named an interface that the node lacks."""
-    said = (
-        "gpu02:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth9\n"
-        "collective: rank 0 on gpu02 (GPU 0000:00:07): NCCL error: Bootstrap : no socket interface found\n"
-    )
+    said = "gpu02:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth9\n"
+    said += rank_row(0, "NCCL error: Bootstrap : no socket interface found", node="gpu02") + "\n"
     proof = proof_of(monkeypatch, TaskResult(0, "gpu01", 1), TaskResult(1, "gpu02", 3, stderr=said))
     verdict = proof.alone.verdicts["gpu02"]
     assert verdict.cause.startswith("set in the environment or nccl.conf: NCCL_SOCKET_IFNAME=eth9; ")

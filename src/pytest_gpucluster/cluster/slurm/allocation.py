@@ -1,7 +1,7 @@
 """One allocation that cannot leak.
 
-A guard shell starts `salloc ... sh -c HOLDER`; the holder and the guard read a pipe from this process. When the process
-ends, for any reason, the pipe closes: the holder ends and Slurm releases the nodes; the guard withdraws a request that
+A guard shell starts `salloc ... sh -c HOLDER` (both are allocation.sh); the holder and the guard read a pipe from this
+process. When the process ends, for any reason, the pipe closes: the holder ends and Slurm releases the nodes; the guard withdraws a request that
 is still in the queue. `salloc --no-shell` would leak instead. If this process and the guard are killed at once, salloc
 ends by itself: with the holder, which finds the pipe closed, or else after its longest wait (--immediate). The kernel
 could signal the end of its parent (setpriv --pdeathsig), but a signal that arrives while nodes are granted makes salloc
@@ -218,11 +218,11 @@ class _Holder:
         self.slurm, self.request = slurm, request
         self.unknown = False
         self.nonce = f"held-{secrets.token_hex(8)}"
-        holder = script(__package__, "allocation_holder.sh")
-        self.argv = ("salloc", *request.argv(), "sh", "-c", holder, self.nonce)
+        program = script(__package__, "allocation.sh")
+        self.argv = ("salloc", *request.argv(), "sh", "-c", program, "hold", self.nonce)
         self.lines: queue.Queue[str | None] = queue.Queue()
         self.errors: list[str] = []
-        guard = ("sh", "-c", script(__package__, "allocation_guard.sh"), request.job_name)
+        guard = ("sh", "-c", program, "guard", request.job_name)
         self.process = slurm.transport.spawn((*guard, *self.argv[1:]), env=slurm.env)
         slurm.transport.count("salloc")
         assert self.process.stdout is not None

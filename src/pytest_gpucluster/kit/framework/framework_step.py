@@ -16,7 +16,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT
 from pytest_gpucluster.core import given
 from pytest_gpucluster.core.errors import NotApplicable, StepError, StepMisplaced, StepTimeout
-from pytest_gpucluster.core.scopes import of_fleet, of_node
+from pytest_gpucluster.core.fact import of_fleet, of_node
 from pytest_gpucluster.kit.framework.between import Reach
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.framework.payload_result import (

@@ -1,4 +1,4 @@
-"""The results of the tasks of one payload step, for the checks of the framework suites. Pure."""
+"""What the checks of the framework suites share: the results of the tasks of one payload step, and the checks that each suite declares. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 import signal
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pytest_gpucluster.cluster.slurm.task_place import MISPLACED
 from pytest_gpucluster.core import safe_json as jsontext
-from pytest_gpucluster.core.check import Action, Finding
+from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.finding import Explanation, Quantity, Quote
 from pytest_gpucluster.core.grouping import grouped
@@ -22,11 +22,12 @@ from pytest_gpucluster.kit.mpi.mpi_errors import code_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
-    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.check import Check, Judgement
     from pytest_gpucluster.kit.nccl.nccl_transport import Connections
 
     Fact = Mapping[str, Any]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 MAX_LINE = 300
 # lines of slurmstepd: 'slurmstepd: error: ...', since 25.05 '[TIME] error: ...' as in its log
@@ -138,9 +139,9 @@ class PayloadResult:
     def reported(self, fact: Fact) -> Explanation | None:
         """Return the failure or the expired deadline that a fact is; None if it is another one."""
         if fact.get(self.key) == "failed":
-            return Explanation(
-                code_of(fact["reason"], fact.get("code") or "failed"), f"{fact['phase']}: {fact['reason']}"
-            )
+            limited = fact.get("low_limits", False)
+            code = code_of(fact["reason"], fact.get("code") or "failed", low_limits=limited)
+            return Explanation(code, f"{fact['phase']}: {fact['reason']}")
         if fact.get(self.key) == "stuck":
             return Explanation("stuck", f"{fact['phase']}: no end after {fact['seconds']:g} s")
         return None
@@ -326,3 +327,44 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return "unknown"
+
+
+# --- the checks that every distributed framework has; each suite judges its own facts in the function below the decorator
+
+
+def _suite(name: str) -> str:
+    """Return the suite of a check."""
+    return name.partition(".")[0]
+
+
+def framework_check(name: str, package: str) -> Callable[[Callable[P, Judgement]], Check[P]]:
+    """Declare SUITE.framework: each node has the package, in the version of the others."""
+    return check(
+        name,
+        cause=f"{package} is not installed for this python on the node, or the environment differs between nodes",
+        hint=f"python3 -m pip show {package} on the node; or name another python under `environments` and that under "
+        f"{_suite(name)}.environment",
+        action=Action.CONFIGURE,
+        setting=f"{_suite(name)}.environment",
+    )
+
+
+def transport_check(name: str) -> Callable[[Callable[P, Judgement]], Check[P]]:
+    """Declare SUITE.transport: NCCL connects the ranks by the transports of the profile."""
+    return check(
+        name,
+        cause="NCCL does not use the adapters, or the GPUs do not reach each other directly: NCCL_* of the environment, a "
+        "missing library or device in the image, or an adapter that is down",
+        hint="env | grep NCCL_ in a task; ibv_devinfo there; the nccl and fabric suites",
+        action=Action.MONITOR,
+    )
+
+
+def between_check(name: str) -> Callable[[Callable[P, Judgement]], Check[P]]:
+    """Declare SUITE.between: ranks of the node exchanged right data with ranks of other nodes."""
+    return check(
+        name,
+        cause=f"partitions, or the key {_suite(name)}.nodes, leave the node without another one",
+        hint=f"test nodes of one partition together: --nodes, {_suite(name)}.nodes",
+        action=Action.CONFIGURE,
+    )

@@ -21,18 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["LaunchFailure", "code_of", "duplicate_gpus", "explain", "nodes_of_tasks", "with_software_cause"]
 
 _PMIX = "start the step with srun --mpi=pmix (`srun --mpi=list` shows what Slurm has)"
-# a payload's own words, see kit/payloads/rendezvous.py
-PORT_TAKEN = re.compile(r"cannot listen at .*(?:EADDRINUSE|[Aa]ddress already in use).*")
-
-
-DUPLICATE = "duplicate GPU"  # a kind
+DUPLICATE, LIMITED = "duplicate GPU", "low limits"  # kinds
 
 
 @dataclass(frozen=True)
 class LaunchFailure:
     """One failure: its kind, its host or hostlist ('' if unknown), its text, and what to do.
 
-    `what`: the text without the rank, where our payload names one.
+    `what`: the text without the rank, where our payload names one; `silent`: that rank had stopped or was gone.
     """
 
     kind: str
@@ -40,11 +36,12 @@ class LaunchFailure:
     text: str
     hint: str
     what: str = ""
+    silent: bool = False
 
     @property
     def code(self) -> str:
         """The kind as the code of a finding, like out_of_memory."""
-        return self.kind.lower().replace(" ", "_")
+        return code_of_kind(self.kind)
 
 
 @dataclass(frozen=True)
@@ -136,10 +133,10 @@ _KNOWN = (
         "lacks: ip -br link",
     ),
     _Known(
-        "low limits",
+        LIMITED,
         # a low limit explains only these failures
         re.compile(r"(?:(?:CUDA error: |Cuda failure '?)out of memory|busy or unavailable|[Tt]oo many open files|"
-                   r"[Cc]annot allocate memory|unknown error).*limits of this process: .*"),
+                   r"[Cc]annot allocate memory|unknown error).*"),
         "ulimit -n; ulimit -v in a step on the node; LimitNOFILE=, LimitAS= of slurmd's unit, limits.conf, and what "
         "the shell that runs pytest passes on (PropagateResourceLimits of slurm.conf)",
     ),
@@ -154,17 +151,6 @@ _KNOWN = (
                    r"forward compatibility was attempted|system has unsupported display driver"),
         "which libcuda.so.1 is loaded, and is it the driver's: LD_LIBRARY_PATH of the step (a task prolog, a module, "
         "the image), ldconfig -p, cat /proc/driver/nvidia/version; torch.version.cuda may be newer than the driver",
-    ),
-    _Known(
-        "CPU build of torch",
-        re.compile(r"\bit is a CPU build"),
-        "python3 -c 'import torch; print(torch.__file__, torch.version.cuda)' on the node; install the CUDA build, or "
-        "name the python, container or modules that have it",
-    ),
-    _Known(
-        "port taken",
-        PORT_TAKEN,
-        "another process listens there: ss -ltnp on the node; repeat: each step has its own port",
     ),
     _Known(
         "ranks do not fit",
@@ -191,12 +177,6 @@ _KNOWN = (
         "under environments and nccl.environment",
     ),
     _Known(
-        "no GPU",
-        re.compile(r"torch finds no CUDA device.*"),
-        "the step assigns a GPU that does not exist: compare CUDA_VISIBLE_DEVICES with nvidia-smi -L, gres.conf and "
-        "the task prolog; or torch is a CPU build, or the driver too old for it",
-    ),
-    _Known(
         "library missing",
         re.compile(r"error while loading shared libraries: \S+: .*|libnccl\.so\.\d+: cannot open shared object file"),
         "load the module or use the container image that has it; check LD_LIBRARY_PATH inside the step",
@@ -207,17 +187,33 @@ _KNOWN = (
         "nccl-tests is not at this path on the nodes or in the image",
     ),
 )  # fmt: skip
+# kinds that our payloads name by the code; no text is read for them: {kind: hint}
+OF_PAYLOADS = {
+    "CPU build of torch": "python3 -c 'import torch; print(torch.__file__, torch.version.cuda)' on the node; install the "
+    "CUDA build, or name the python, container or modules that have it",
+    "port taken": "another process listens there: ss -ltnp on the node; repeat: each step has its own port",
+    "no GPU": "the step assigns a GPU that does not exist: compare CUDA_VISIBLE_DEVICES with nvidia-smi -L, gres.conf and "
+    "the task prolog; or the driver is too old for torch",
+}
 # kinds that only repeat the cause: {kind: causes}
 _FOLLOWS = {
-    "NCCL": {DUPLICATE, "no network interface", "low limits", "ranks do not fit"},
-    "out of memory": {"low limits"},
+    "NCCL": {DUPLICATE, "no network interface", LIMITED, "ranks do not fit"},
+    "out of memory": {LIMITED},
 }
+_WITHOUT_LIMITS = tuple(known for known in _KNOWN if known.kind != LIMITED)
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")
 _ENDED_TASKS = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-\[\] ]+): ")
+
+
+def code_of_kind(kind: str) -> str:
+    """Return the code of a finding of this kind, like out_of_memory."""
+    return kind.lower().replace(" ", "_")
+
+
 # no hardware faults, by the code of a finding
 SOFTWARE = {
-    kind.lower().replace(" ", "_"): kind
-    for kind in ("low limits", "driver library", "CPU build of torch", "no torch", DUPLICATE)
+    code_of_kind(kind): kind
+    for kind in (LIMITED, "driver library", "CPU build of torch", "no torch", DUPLICATE)
 }
 # what a rank sees if another one has died or waits
 _PEER_LOST = re.compile(
@@ -229,10 +225,10 @@ _SPAN = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
 _LAUNCH = re.compile(r"srun: error: task (\d{1,7}) launch failed")
 
 
-def explain(text: str, *, mpi: str | None = None) -> tuple[LaunchFailure, ...]:
+def explain(text: str, *, mpi: str | None = None, low_limits: bool = False) -> tuple[LaunchFailure, ...]:
     """Return each kind of known failure in the text once, with the nodes that srun names for it.
 
-    `mpi` is the step's --mpi ('' for none); failures of MPI show it.
+    `mpi` is the step's --mpi ('' for none); failures of MPI show it. `low_limits`: the process had limits too low for CUDA.
     """
     text = clipped(text)
     found: dict[str, LaunchFailure] = {}
@@ -241,7 +237,7 @@ def explain(text: str, *, mpi: str | None = None) -> tuple[LaunchFailure, ...]:
     started = (
         "" if mpi is None else f"; the step ran with --mpi={mpi}" if mpi else "; the step ran without --mpi"
     )
-    for known in _KNOWN:
+    for known in _KNOWN if low_limits else _WITHOUT_LIMITS:
         lines = {text.rfind("\n", 0, match.start()): match for match in known.pattern.finditer(text)}
         match = next((match for at, match in lines.items() if at not in matched_lines), None)
         matched_lines |= lines.keys()
@@ -253,9 +249,9 @@ def explain(text: str, *, mpi: str | None = None) -> tuple[LaunchFailure, ...]:
     return tuple(found.values())
 
 
-def code_of(text: str, otherwise: str) -> str:
+def code_of(text: str, otherwise: str, *, low_limits: bool = False) -> str:
     """Return the code of what torch, CUDA, NCCL or TensorFlow printed, like `out_of_memory`; `otherwise` if unknown."""
-    code = next((found.code for found in explain(text)), otherwise)
+    code = next((found.code for found in explain(text, low_limits=low_limits)), otherwise)
     if code in SOFTWARE:
         return code
     if reports_too_few(text):
@@ -265,11 +261,13 @@ def code_of(text: str, otherwise: str) -> str:
 
 def with_software_cause(verdict: Verdict) -> Verdict:
     """Return the verdict of a failed GPU start with its software cause, if all findings have the code of one."""
-    kinds = [SOFTWARE.get(finding.code) for finding in verdict.findings]
-    if not kinds or not all(kinds):
+    kinds = [SOFTWARE[finding.code] for finding in verdict.findings if finding.code in SOFTWARE]
+    if not kinds or len(kinds) < len(verdict.findings):
         return verdict
-    hint = next(known.hint for known in _KNOWN if known.kind == kinds[0])
-    return with_cause(verdict, "", f"{kinds[0]}: settings or software of the node, not its GPU", hint)
+    hints = {**{known.kind: known.hint for known in _KNOWN}, **OF_PAYLOADS}
+    return with_cause(
+        verdict, "", f"{kinds[0]}: settings or software of the node, not its GPU", hints[kinds[0]]
+    )
 
 
 def clipped(text: str) -> str:

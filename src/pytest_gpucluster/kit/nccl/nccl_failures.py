@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.mpi.mpi_errors import DUPLICATE, LaunchFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _MAX_LINE = 2048  # characters of a line that is not a row: the patterns take quadratic time
 # After an unfinished row the host must start with a letter: '0node7:' is host node7.
@@ -36,30 +38,57 @@ _FAILURES = (
 )  # fmt: skip
 
 
-# The payload's line about a failed rank. The other ranks then fail to connect, which is no cause of its own.
-_RANK_FAILED = re.compile(
-    r"collective: (?P<rank>rank \d+) on (?P<host>\S+)(?P<gpu> \(GPU \S+\))?: (?P<what>.*)"
-)
-_SILENT = "no sign of life"
-_CONSEQUENCE = re.compile(
-    r"never came to the rendezvous|rendezvous unreachable|[Cc]onnection (?:closed|reset|refused)"
-)
+_ROW = '{"collective": "failed", '  # how the row of a failed rank begins, see kit/payloads/rendezvous.py
+# what torch prints on a rank whose peer has failed
+_CONSEQUENCE = re.compile(r"[Cc]onnection (?:closed|reset|refused)")
 
 
-def _rank_failure(match: re.Match[str]) -> LaunchFailure:
-    text = f"{match['rank']}{match['gpu'] or ''}: {match['what']}"
+@dataclass(frozen=True)
+class RankFailures:
+    """The failed ranks of the payload. `rest`: the text without their rows; `shown`: with their text instead, for quotations."""
+
+    failures: tuple[LaunchFailure, ...]
+    low_limits: bool
+    rest: str
+    shown: str
+
+
+def rank_failures(text: str) -> RankFailures:
+    """Return the rows of failed ranks in a payload's output; a row that is cut stays in the rest."""
+    failures, rest, shown, limited = [], [], [], False
+    for line in text.split("\n"):
+        before, row, after = line.partition(_ROW)
+        try:
+            failure = _rank_failure(safe_json.loads(row + after)) if row else None
+        except (ValueError, KeyError, TypeError):
+            failure = None
+        rest.append(line if failure is None else before)
+        shown.append(line if failure is None else f"{before}{failure.text}")
+        if failure:
+            failures.append(failure)
+            limited = limited or safe_json.loads(row + after).get("low_limits") is True
+    return RankFailures(tuple(failures), limited, "\n".join(rest), "\n".join(shown))
+
+
+def _rank_failure(row: Mapping[str, Any]) -> LaunchFailure:
+    code, what, rank = str(row["code"]), str(row["text"])[:_MAX_LINE], row["rank"]
+    gpu = f" (GPU {row['gpu']})" if row["gpu"] else ""
+    text = f"{'no rank' if rank is None else f'rank {rank}'}{gpu}: {what}"
     kind, hint = "a rank failed", "check dmesg and nvidia-smi of the node"
-    if _CONSEQUENCE.search(match["what"]):
+    if code == "rendezvous" or _CONSEQUENCE.search(what):
         kind, hint = "relayed", "another rank failed first"
-    elif known := mpi_errors.explain(match["what"]):
+    elif known := mpi_errors.explain(what, low_limits=row["low_limits"] is True):
         kind, hint = known[0].kind, known[0].hint
-    return LaunchFailure(kind, match["host"], text, hint, match["what"])
+    else:
+        own = {mpi_errors.code_of_kind(it[0]): it for it in mpi_errors.OF_PAYLOADS.items()}
+        kind, hint = own.get(code, (kind, hint))
+    return LaunchFailure(kind, str(row["node"]), text, hint, what, silent=code == "silent")
 
 
 def merge_ranks(failures: Sequence[LaunchFailure]) -> list[LaunchFailure]:
     """Return one failure per kind and text; shared GPUs are left out, since mpi_errors reports them for all ranks."""
     # the deadlines of the other ranks follow from it
-    if any(_SILENT in failure.text for failure in failures):
+    if any(failure.silent for failure in failures):
         failures = [failure for failure in failures if failure.kind != "timeout"]
     found: dict[tuple[str, str], LaunchFailure] = {}
     for failure in failures:
@@ -69,8 +98,6 @@ def merge_ranks(failures: Sequence[LaunchFailure]) -> list[LaunchFailure]:
 
 def read_failure(line: str) -> LaunchFailure | None:
     """Return the failure that a line reports, None if it reports none."""
-    if ranks := _RANK_FAILED.search(line[:_MAX_LINE]):
-        return _rank_failure(ranks)
     for kind, pattern, hint in _FAILURES:
         match = pattern.search(line[:_MAX_LINE])
         if match:

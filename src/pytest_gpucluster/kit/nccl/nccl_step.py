@@ -29,9 +29,9 @@ from pytest_gpucluster.kit.framework.payload_result import last_stderr_line
 from pytest_gpucluster.kit.framework.payload_step import COLLECTIVE, command, environment_named
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.node_links import NETWORK, NodeLinks, read_links
-from pytest_gpucluster.kit.mpi.mpi_errors import PORT_TAKEN
 from pytest_gpucluster.kit.nccl import nccl_floor, nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
+from pytest_gpucluster.kit.nccl.nccl_failures import rank_failures
 from pytest_gpucluster.kit.nccl.nccl_floor import SOCKET, Floor, Route
 from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED, log_of
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED
@@ -385,7 +385,8 @@ class NcclStep:
         for _ in range(ATTEMPTS):
             self.steps += 1
             result, problem = self._try(request, apart=apart)
-            if not any(PORT_TAKEN.search(task.stderr) for task in result.tasks):
+            ranks = (rank_failures(task.stderr).failures for task in result.tasks)
+            if not any(failure.code == "port_taken" for failures in ranks for failure in failures):
                 break
         self._record_lost(result.stderr, request.nodes)
         if problem:  # only then: nodes that the channel has lost may have finished the step before

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.complaint import first_complaint
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.mpi.mpi_errors import LaunchFailure
-from pytest_gpucluster.kit.nccl.nccl_failures import merge_ranks, read_failure
+from pytest_gpucluster.kit.nccl.nccl_failures import RankFailures, merge_ranks, rank_failures, read_failure
 from pytest_gpucluster.kit.nccl.nccl_rows import (
     COLLECTIVES,
     BadRowError,
@@ -146,8 +146,9 @@ def read(text: str, *, rc: int | None = None, collective: str = "", mpi: str | N
     `rc` is the exit status if known: 0 without a table is a failure. `collective` names the collective (`all_reduce`)
     for versions before 2.16.7, which do not print it. `mpi` is srun's --mpi ('' for none), shown in launch failures.
     """
-    streams, unterminated = _streams(text)
-    return _read(streams, unterminated, text, rc=rc, collective=collective, mpi=mpi)
+    ranks = rank_failures(text)
+    streams, unterminated = _streams(ranks.rest)
+    return _read(streams, unterminated, ranks, rc=rc, collective=collective, mpi=mpi)
 
 
 def read_tasks(
@@ -165,19 +166,19 @@ def read_tasks(
     """
     streams: dict[str, list[tuple[int, str]]] = {}
     unterminated: list[tuple[int, str]] = []
+    ranks = rank_failures("\n".join([*stdout.values(), stderr]))
     for label, text in [*stdout.items(), ("", stderr)]:
-        found, rest = _streams(text)
+        found, rest = _streams(rank_failures(text).rest)
         unterminated += rest if label else []  # stderr holds no numbers
         for inner, lines in found.items():
             streams.setdefault(inner or label, []).extend(lines)
-    whole = "\n".join([*stdout.values(), stderr])
-    return _read(streams, unterminated, whole, rc=rc, collective=collective, mpi=mpi)
+    return _read(streams, unterminated, ranks, rc=rc, collective=collective, mpi=mpi)
 
 
 def _read(
     streams: Mapping[str, list[tuple[int, str]]],
     unterminated: Sequence[tuple[int, str]],
-    text: str,
+    ranks: RankFailures,
     *,
     rc: int | None,
     collective: str,
@@ -189,9 +190,12 @@ def _read(
     if len(tables) == 1:  # version 1.0: each process prints its own Rank lines
         tables[0].ranks += orphans
     runs = tuple(_conclude(table, collective) for table in tables)
-    failures = merge_ranks([failure for reader in readers.values() for failure in reader.failures])
+    of_tool = (failure for reader in readers.values() for failure in reader.failures)
+    failures = merge_ranks([*ranks.failures, *of_tool])
     known = {failure.kind for failure in failures}
-    failures += [failure for failure in mpi_errors.explain(text, mpi=mpi) if failure.kind not in known]
+    printed = "\n".join([ranks.rest, *(failure.what for failure in ranks.failures)])
+    explained = mpi_errors.explain(printed, mpi=mpi, low_limits=ranks.low_limits)
+    failures += [failure for failure in explained if failure.kind not in known]
     reasons = [f"cut: line {number} is not terminated: {_show(line)}" for number, line in unterminated]
     reasons += [] if len(tables) == 1 else [f"line {n}: Rank line without a table" for n, _ in orphans[:3]]
     if rc is not None and rc != 0:
@@ -202,7 +206,7 @@ def _read(
         reasons.append(f"no table was printed{', but the usage' if usage else ''}{status}")
     if not reasons and not rc and _is_right(runs):
         return NcclOutput(runs, messages=tuple(failures))
-    failures = _with_complaint(failures, text)
+    failures = _with_complaint(failures, ranks.shown)
     return NcclOutput(runs, tuple(failures), tuple(reasons))
 
 

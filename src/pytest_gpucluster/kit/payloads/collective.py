@@ -37,7 +37,6 @@ from pytest_gpucluster.kit.payloads.prelude import (
     exit_now,
     first_line,
     gpu_facts,
-    low_limits_hint,
     no_device,
     write_line,
 )
@@ -54,7 +53,7 @@ from pytest_gpucluster.kit.payloads.rendezvous import (
     RankContext,
     Rendezvous,
     join,
-    rank_label,
+    report_failure,
 )
 
 GRACE = 15.0  # seconds after the deadline until a rank without an answer counts as dead
@@ -65,11 +64,12 @@ SLOW = 5.0  # seconds for the repetitions of one size: a slow network has fewer 
 # -- failures ---------------------------------------------------------------------------------------------------
 
 
-def print_failure(context: Optional[RankContext], text: str) -> None:
-    """Print a failure line to stderr, as one line."""
-    where = context.label if context else socket.gethostname()
-    sys.stderr.write("collective: %s: %s%s\n" % (where, " ".join(text.split()), low_limits_hint()))
-    sys.stderr.flush()
+def print_failure(context: Optional[RankContext], text: str, code: str = "") -> None:
+    """Print a failure of this rank to stderr."""
+    if context:
+        report_failure(context.rank, context.node, context.bus, code, text)
+    else:
+        report_failure(None, socket.gethostname(), "-", code, text)
 
 
 def reason_of(error: BaseException) -> Tuple[str, int]:
@@ -119,7 +119,9 @@ class CudaDevice:
         if not torch.cuda.is_available():
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
             setup = "torch %s, CUDA_VISIBLE_DEVICES=%s; check --gpus-per-task" % (torch.__version__, visible)
-            raise Failure(EXIT_NO_GPU, "torch finds no CUDA device: %s (%s)" % (no_device(torch), setup))
+            why, code = no_device(torch)
+            text = "torch finds no CUDA device: %s (%s)" % (why, setup)
+            raise Failure(EXIT_NO_GPU, text, code or "no_gpu")
         count = torch.cuda.device_count()
         # with --gpus-per-task each task sees only its own GPU
         if count > 1 and context.local >= count:
@@ -511,13 +513,14 @@ def work(args: Any, context: RankContext) -> int:
         raise
     about = {name: getattr(context, name) for name in ("rank", "local", "node", "host")}
     about.update(pid=os.getpid(), device=device.index, name=device.name, bus=device.bus, uuid=device.uuid)
-    context.label = rank_label(about)
+    context.bus = device.bus
     ranks = rendezvous.introduce(about, args.rendezvous)
     if args.mode == "rounds":
         return GroupRounds(args, torch, device, context, rendezvous).run(schedule, ranks)
     missing = sorted(set(range(context.size)) - {it["rank"] for it in ranks})
     if missing:
-        raise Failure(EXIT_RENDEZVOUS, "ranks %s never came to the rendezvous" % " ".join(map(str, missing)))
+        text = "ranks %s never came to the rendezvous" % " ".join(map(str, missing))
+        raise Failure(EXIT_RENDEZVOUS, text, "rendezvous")
     with HeartbeatMonitor(rendezvous, ranks) as heartbeat:
         groups = torch.distributed.PrefixStore("sweep", rendezvous.groups)
         with Deadline(args.deadline, lambda: hung_at_start(context, args.deadline, heartbeat)):
@@ -545,8 +548,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         context = RankContext(os.environ, args.address, args.port)
         return work(args, context)
     except Failure as error:
-        print_failure(context, str(error))
+        print_failure(context, str(error), error.code)
         return int(error.kind)
+    except SystemExit as error:  # an odd variable
+        print_failure(context, str(error))
+        return EXIT_USAGE
     except Exception as error:  # one line instead of a traceback from every rank
         text, code = reason_of(error)
         print_failure(context, text)

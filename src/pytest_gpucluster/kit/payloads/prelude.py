@@ -24,6 +24,10 @@ SIOCGIFADDR = 0x8915
 FEW_FILES = 1024  # open files: the default of Linux; CUDA and NCCL fail with fewer
 FIRST_PORT, PORT_SPREAD = 20000, 12000  # below 32768, where the ephemeral ports of Linux begin
 EXIT_STUCK = 4
+NODE_NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}"
+MAX_RANKS, MAX_NODES, MAX_ID = 1 << 20, 1 << 16, (1 << 32) - 1  # above any step; ids of Slurm have 32 bits
+BRACKETS = 3  # of one name
+MAX_SHOWN = 80  # characters of a variable
 # in the environment of a step's tasks, whose command line other users can read
 SECRET = "GPUCLUSTER_STEP_SECRET"
 _HELLO = 256  # bytes at most of the line with which a task of the step introduces itself
@@ -32,17 +36,19 @@ _WRITING = threading.Lock()
 
 
 class Failure(Exception):
-    """A message of one line. `kind`: the kind of the fault, as the checks name it, or the exit code."""
+    """A message of one line. `kind`: the kind of the fault, as the checks name it, or the exit code; `code` is that of a finding."""
 
-    def __init__(self, kind: Any, message: str) -> None:
+    def __init__(self, kind: Any, message: str, code: str = "") -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.code = kind, code
 
 
 class FewGpus(RuntimeError):
-    """A rank finds fewer GPUs than it was started for, or none."""
+    """A rank finds fewer GPUs than it was started for, or none. `code` is that of a finding."""
 
-    code = "too_few_gpus"
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code or "too_few_gpus"
 
 
 # -- the payload itself ---------------------------------------------------------------------------------------------
@@ -97,13 +103,12 @@ def first_line(error: BaseException) -> str:
     return lines[0].partition(" Of the allocated memory")[0] if lines else ""
 
 
-def reporter(key: str) -> Callable[..., None]:
-    """Return report(kind, **facts), which prints facts of this rank under `key`; torchrun sets RANK."""
+def reporter(key: str, *names: str) -> Callable[..., None]:
+    """Return report(kind, **facts), which prints facts of this rank under `key`. `names`: variables that hold the rank before Slurm's."""
 
     def report(kind: str, **facts: Any) -> None:
-        rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
-        own = {key: kind, "rank": int(rank) if rank.isdigit() else -1, "node": node_name()}
-        print_json(**dict(own, **facts))
+        rank = number_of(os.environ, *names, "SLURM_PROCID", default="0")
+        print_json(**dict({key: kind, "rank": rank, "node": node_name()}, **facts))
 
     return report
 
@@ -163,22 +168,46 @@ def run_phases(
         report(error.kind, reason=str(error))
     except BaseException as error:
         code = error.code if isinstance(error, FewGpus) else ""
-        report("failed", phase=watch.phase, reason=text(error), code=code)
+        limits = low_limits_hint()
+        report("failed", phase=watch.phase, reason=text(error) + limits, code=code, low_limits=bool(limits))
     return 1
 
 
 # -- nodes and addresses ------------------------------------------------------------------------------------------
 
 
+def refuse(name: str, text: str, what: str) -> None:
+    """End this process because of a variable of the environment, in one line that names it."""
+    shown = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+    replaced = "a prolog, a profile or an export replaces what srun sets"
+    sys.exit("%s is %s, %s: %s" % (name, ascii(shown), what, replaced))
+
+
 def node_name() -> str:
     """Return Slurm's name of this node."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+    if not re.fullmatch(NODE_NAME, name):
+        refuse("SLURMD_NODENAME", name, "no node's name")
+    return name
+
+
+def nodes_of_step(env: Mapping[str, str]) -> List[str]:
+    """Return the nodes of the step, else of the job; where the variable holds no list of nodes, the process ends and names it."""
+    name = next(filter(env.get, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")), "")
+    names = []  # type: List[str]
+    with contextlib.suppress(ValueError):
+        names = expand(env.get(name, ""))
+    if name and not (names and all(re.fullmatch(NODE_NAME, it) for it in names)):
+        refuse(name, env[name], "no list of nodes")
+    return names
 
 
 def expand(hostlist: str) -> List[str]:
-    """Return the names of a Slurm bracket list in its order: 'gpu[01-02,7],login' gives gpu01 gpu02 gpu7 login."""
+    """Return the names of a Slurm bracket list in its order: 'gpu[01-02,7],login' gives gpu01 gpu02 gpu7 login. ValueError for another text."""
     names = []  # type: List[str]
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", hostlist):
+        if part.count("[") > BRACKETS:
+            raise ValueError("too many brackets")
         found = re.search(r"\[([^\]]*)\]", part)
         if not found:
             names.append(part)
@@ -186,26 +215,30 @@ def expand(hostlist: str) -> List[str]:
         before, after = part[: found.start()], part[found.end() :]
         for span in found.group(1).split(","):
             first, _, last = span.partition("-")
+            if not (re.fullmatch("[0-9]{1,9}", first) and re.fullmatch("[0-9]{1,9}", last or first)):
+                raise ValueError("no range: %s" % span[:MAX_SHOWN])
             for number in range(int(first), int(last or first) + 1):
                 names += expand(before + str(number).zfill(len(first)) + after)
+                if len(names) > MAX_NODES:
+                    raise ValueError("too many nodes")
     return names
 
 
-def number_of(env: Mapping[str, str], *names: str, default: str = "") -> int:
-    """Return the number in the first of these variables that is set; where it holds none, the process ends and names it."""
-    name = next((it for it in names if env.get(it)), names[0])
-    text = env.get(name) or default
-    if not re.fullmatch("-?[0-9]+", text):
-        sys.exit(
-            "%s is %r, no number: a prolog, a profile or an export replaces what srun sets" % (name, text)
-        )
+def number_of(env: Mapping[str, str], *names: str, default: str = "", most: int = MAX_RANKS) -> int:
+    """Return the number in the first of these variables that is set; where it holds none up to `most`, the process ends and names it."""
+    name = next((it for it in names if env.get(it)), "")
+    if default and not name:
+        return int(default)
+    text, name = env.get(name, ""), name or ", ".join(names)
+    if not re.fullmatch("[0-9]{1,10}", text) or int(text) > most:
+        refuse(name, text, "no number up to %d" % most)
     return int(text)
 
 
 def own_port(env: Mapping[str, str], width: int = 0) -> int:
     """Return the first of `width` ports, derived from job and step id: no two steps share them."""
-    step = number_of(env, "SLURM_STEP_ID", "SLURM_STEPID", default="0")
-    seed = number_of(env, "SLURM_JOB_ID", default="0") * 131 + step * 17
+    step = number_of(env, "SLURM_STEP_ID", "SLURM_STEPID", default="0", most=MAX_ID)
+    seed = number_of(env, "SLURM_JOB_ID", default="0", most=MAX_ID) * 131 + step * 17
     return FIRST_PORT + seed % max(1, PORT_SPREAD - width)
 
 
@@ -250,15 +283,20 @@ def low_limits_hint() -> str:
     return "; limits of this process: " + ", ".join(found) if found else ""
 
 
-def no_device(torch: Any) -> str:
-    """Return why torch finds no CUDA device, by the message of torch."""
+def no_device(torch: Any) -> Tuple[str, str]:
+    """Return why torch finds no CUDA device, by the message of torch, and the code of a finding, '' without one of its own."""
     if torch.version.cuda is None and not getattr(torch.version, "hip", None):
-        return "it is a CPU build"
+        return "it is a CPU build", "cpu_build_of_torch"
     try:
         torch.cuda.init()
     except Exception as error:
-        return (first_line(error) or type(error).__name__)[:200]
-    return "no reason is known"
+        return (first_line(error) or type(error).__name__)[:200], ""
+    return "no reason is known", ""
+
+
+def port_in_use(error: BaseException) -> bool:
+    """Return whether an error of torch or of a socket is that another process listens at the port."""
+    return bool(re.search("EADDRINUSE|[Aa]ddress already in use", str(error)))
 
 
 def gpu_facts(about: Any) -> Dict[str, str]:

@@ -10,7 +10,17 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from pytest_gpucluster.kit.payloads.prelude import Failure, exit_now, expand, number_of, own_port, write_line
+from pytest_gpucluster.kit.payloads.prelude import (
+    Failure,
+    exit_now,
+    low_limits_hint,
+    node_name,
+    nodes_of_step,
+    number_of,
+    own_port,
+    port_in_use,
+    write_line,
+)
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NCCL, EXIT_DEADLINE = 1, 2, 3, 4
 EXIT_NO_GPU, EXIT_RENDEZVOUS, EXIT_WRONG = 5, 6, 7
@@ -40,18 +50,24 @@ class RankContext:
         self.rank = number_of(env, "SLURM_PROCID")
         self.size = number_of(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         self.local = number_of(env, "SLURM_LOCALID", default="0")
-        nodes = expand(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
+        nodes = nodes_of_step(env)
         self.host = socket.gethostname().split(".")[0]
-        self.node = env.get("SLURMD_NODENAME") or self.host
+        self.node = node_name()
         self.address = address or env.get("MASTER_ADDR") or resolvable(nodes[0] if nodes else self.host)
-        self.port = port or number_of(env, "MASTER_PORT", default=str(own_port(env)))
-        self.label = "rank %d on %s" % (self.rank, self.node)
+        self.port = port or number_of(env, "MASTER_PORT", default=str(own_port(env)), most=65535)
+        self.bus = "-"  # of the GPU, once it is known
 
 
-def rank_label(about: Mapping[str, Any]) -> str:
-    """Return a rank as text: 'rank 3 on gpu01 (GPU 0000:9d:00)'."""
-    gpu = " (GPU %s)" % about["bus"] if about["bus"] != "-" else ""
-    return "rank %d on %s%s" % (about["rank"], about["node"], gpu)
+def failure_row(rank: Optional[int], node: str, bus: str, code: str, text: str, limits: str = "") -> str:
+    """Return a failed rank as one line of JSON. `code`: what failed; '': the text is torch's own."""
+    about = {"collective": "failed", "rank": rank, "node": node, "gpu": "" if bus == "-" else bus}  # type: Dict[str, Any]
+    about.update(code=code, text=" ".join(text.split()) + limits, low_limits=bool(limits))
+    return json.dumps(about)
+
+
+def report_failure(rank: Optional[int], node: str, bus: str, code: str, text: str) -> None:
+    """Print a failed rank to stderr."""
+    write_line(failure_row(rank, node, bus, code, text, low_limits_hint()), sys.stderr)
 
 
 class Deadline:
@@ -84,8 +100,12 @@ class Rendezvous:
             ) for first in (True, False)]  # fmt: skip
         except Exception as error:
             at = "%s port %d" % (context.address, context.port)
-            why = "cannot listen at" if context.rank == 0 else "rendezvous unreachable:"
-            raise Failure(EXIT_RENDEZVOUS, "%s %s: %s" % (why, at, str(error).splitlines()[0])) from None
+            why, code = "rendezvous unreachable:", "rendezvous"
+            if context.rank == 0:
+                why, code = "cannot listen at", "port_taken" if port_in_use(error) else ""
+            raise Failure(
+                EXIT_RENDEZVOUS, "%s %s: %s" % (why, at, str(error).splitlines()[0]), code
+            ) from None
         self.control, self.groups = stores
 
     def introduce(self, about: Mapping[str, Any], timeout: float) -> List[Dict[str, Any]]:
@@ -237,7 +257,8 @@ class HeartbeatMonitor:
         """Print the failure of a silent rank, and exit."""
         self.over.set()
         why = what + ": its process was killed or stopped, or its node hangs"
-        sys.stderr.write("collective: %s: %s\n" % (rank_label(self.about[rank]), why))
+        about = self.about[rank]
+        report_failure(rank, about["node"], about["bus"], "silent", why)
         if rank == 0:
             write_line(GIVEN_UP)
             exit_now(EXIT_DEADLINE)

@@ -266,7 +266,8 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
     yield from dead_loads(totals)
     if totals.hello is not None and len(totals.used) < burnin.gpus:
         why = "; ".join(totals.hello.get("broken", ())) or "no reason is known"
-        code = code_of(why, "fewer_gpus")
+        fault = totals.hello.get("fault", {})
+        code = code_of(why, fault.get("code") or "fewer_gpus", low_limits=fault.get("low_limits", False))
         if _environment_at_fault(burnin, code):
             advice = "name an environment whose python has torch: burnin.environment"
             advice = advice if code == NO_TORCH else "check burnin.environment, or run -m gpu"

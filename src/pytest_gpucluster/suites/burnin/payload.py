@@ -59,6 +59,7 @@ UNSET_VARIABLES = (
 )  # fmt: skip
 START = 240.0  # seconds for a worker to come up; torch from a slow file system takes its time
 RESTARTS = 3
+MAX_GPUS = 128  # of a node, MIG instances too: each has a worker
 
 
 class WorkerProcess:
@@ -68,6 +69,7 @@ class WorkerProcess:
         self.name, self.argv, self.env = name, list(argv), dict(env)
         self.about = []  # type: List[Dict[str, Any]]
         self.broken, self.restarts = "", -1
+        self.fault = {}  # type: Dict[str, Any]
         self.busy = 0  # loads that have not ended
         self.pids: Set[int] = set()  # of all its processes so far
         self.start()
@@ -107,7 +109,7 @@ class WorkerProcess:
         if line is None:
             self.broken = "%s: %s" % (self.name, self.exit_reason()[1])
         elif "broken" in line:
-            self.broken = str(line["broken"])
+            self.broken, self.fault = str(line.pop("broken")), line
         else:
             self.about, self.ready = line.get("ready", []), True
 
@@ -318,7 +320,7 @@ class Agent:
         """Return the number of GPUs of this step."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
-            return len([word for word in visible.split(",") if word.strip()])
+            return min(MAX_GPUS, len([word for word in visible.split(",") if word.strip()]))
         return len(self.before["gpus"])
 
     def _hello(self) -> None:
@@ -343,6 +345,7 @@ class Agent:
             unread=self.counters.unread,
             port_rates=self.counters.port_rates,
             broken=broken or self._no_gpu_reason(),
+            fault=next((it.fault for it in [self.host, *self.workers] if it and it.fault), {}),
             simulated=any(about.get("simulated") for about in devices),
         )
 
@@ -478,7 +481,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         worker = HostWorker(json.loads(argv[1])) if argv[0] == "host" else GpuWorker(int(argv[1]))  # type: Any
     except BaseException as error:
-        print_json(broken=reason_of(error) + low_limits_hint())
+        code, limits = getattr(error, "code", ""), low_limits_hint()
+        print_json(broken=reason_of(error) + limits, code=str(code or ""), low_limits=bool(limits))
         return 1
     print_json(ready=[worker.about()] if argv[0] == "gpu" else [])
     serve(worker, getattr(worker, "burn", None))

@@ -11,7 +11,7 @@ import time
 import types
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
-from pytest_gpucluster.kit.payloads.prelude import gpu_facts, no_device, text_of
+from pytest_gpucluster.kit.payloads.prelude import FewGpus, gpu_facts, no_device, text_of
 from pytest_gpucluster.kit.payloads.tensor_bits import CHUNK, bits, digest_of
 from pytest_gpucluster.suites.burnin.payload_process import MIB, reason_of
 
@@ -36,8 +36,9 @@ class GpuWorker:
 
         if not torch.cuda.is_available():
             shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
-            why = "%s (CUDA_VISIBLE_DEVICES=%s)" % (no_device(torch), shown)
-            raise RuntimeError("torch %s finds no CUDA device: %s" % (torch.__version__, why))
+            why, code = no_device(torch)
+            text = "torch %s finds no CUDA device: %s (CUDA_VISIBLE_DEVICES=%s)"
+            raise FewGpus(text % (torch.__version__, why, shown), code)
         self.torch, self.index = torch, index
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)

@@ -13,11 +13,13 @@ from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
-from pytest_gpucluster.kit.framework.contract import between_check, framework_check, transport_check
 from pytest_gpucluster.kit.framework.payload_result import (
     NO_MESSAGE,
+    between_check,
+    framework_check,
     judge_package,
     rank_part,
+    transport_check,
     unequal,
     untrained,
     wrong_data,

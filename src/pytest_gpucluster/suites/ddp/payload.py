@@ -30,13 +30,13 @@ from pytest_gpucluster.kit.payloads.prelude import (
     FewGpus,
     Watch,
     exit_now,
-    expand,
     gpu_facts,
     installed,
-    low_limits_hint,
     no_device,
+    nodes_of_step,
     number_of,
     own_port,
+    port_in_use,
     reporter,
     run_phases,
 )
@@ -44,11 +44,16 @@ from pytest_gpucluster.kit.payloads.prelude import (
 EXIT_PORT, EXIT_LOST = 3, 9
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+SLURMS = {
+    "RANK": ("SLURM_PROCID",),
+    "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+    "LOCAL_RANK": ("SLURM_LOCALID",),
+}
 PERIOD = 31  # ranks at this distance have the same data
 ELEMENTS = 1 << 20
 STEPS = 3  # of training
 
-report = reporter("ddp")
+report = reporter("ddp", "RANK")  # torchrun sets it
 
 
 # -- rank variables ---------------------------------------------------------------------------------------------
@@ -56,12 +61,9 @@ report = reporter("ddp")
 
 def from_slurm(env: Dict[str, str], address: str) -> Dict[str, str]:
     """Return the five variables, derived from Slurm's."""
-    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
     return {
-        "WORLD_SIZE": env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS", ""),
-        "RANK": env.get("SLURM_PROCID", ""),
-        "LOCAL_RANK": env.get("SLURM_LOCALID", ""),
-        "MASTER_ADDR": address or next(iter(expand(nodes)), "") or socket.gethostname(),
+        **{name: next(filter(None, map(env.get, names)), "") for name, names in SLURMS.items()},
+        "MASTER_ADDR": address or next(iter(nodes_of_step(env)), "") or socket.gethostname(),
         "MASTER_PORT": str(own_port(env)),
     }
 
@@ -111,7 +113,9 @@ def place(address: str) -> int:
     port = ""
     if own["RANK"] == "0":
         number = final["MASTER_PORT"]
-        port = try_port(found["addresses"], int(number)) if number.isdigit() else "no number"
+        port = (
+            try_port(found["addresses"], int(number)) if re.fullmatch("[0-9]{1,5}", number) else "no number"
+        )
     report(
         "place",
         task=number_of(env, "SLURM_PROCID", default="-1"),
@@ -120,7 +124,7 @@ def place(address: str) -> int:
         given=given,
         pytorch_version=env.get("PYTORCH_VERSION", ""),
         job=env.get("SLURM_JOB_ID", ""),
-        first=next(iter(expand(env.get("SLURM_STEP_NODELIST", ""))), ""),
+        first=next(iter(nodes_of_step(env)), ""),
         master=found,
         port=port,
         interfaces=[name for _, name in socket.if_nameindex()],
@@ -138,8 +142,7 @@ class RankWorker:
 
     def __init__(self, args: argparse.Namespace, watch: Watch) -> None:
         self.args, self.watch = args, watch
-        self.rank, self.size = number_of(os.environ, "RANK"), number_of(os.environ, "WORLD_SIZE")
-        self.local = number_of(os.environ, "LOCAL_RANK")
+        self.rank, self.size, self.local = (number_of(os.environ, name) for name in SLURMS)
 
     def run(self) -> int:
         """Run the phases; return the exit code."""
@@ -174,10 +177,9 @@ class RankWorker:
         visible = cuda.device_count() if cuda.is_available() else 0
         if not visible:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
-            raise FewGpus(
-                "torch %s sees no GPU: %s (CUDA_VISIBLE_DEVICES=%s)"
-                % (self.torch.__version__, no_device(self.torch), shown)
-            )
+            why, code = no_device(self.torch)
+            text = "torch %s sees no GPU: %s (CUDA_VISIBLE_DEVICES=%s)"
+            raise FewGpus(text % (self.torch.__version__, why, shown), code)
         # with --gpus-per-task each task sees its own GPU only
         index = 0 if visible == 1 else self.local
         if index >= visible:
@@ -194,7 +196,7 @@ class RankWorker:
             timeout = dt.timedelta(seconds=seconds)
             self.dist.init_process_group(self.args.backend, init_method="env://", timeout=timeout)
         except Exception as error:
-            if self.rank == 0 and re.search(r"EADDRINUSE|[Aa]ddress already in use", str(error)):
+            if self.rank == 0 and port_in_use(error):
                 port = os.environ["MASTER_PORT"]
                 report("failed", phase=self.watch.phase, reason=one_line(error), port=port)
                 exit_now(EXIT_PORT)
@@ -301,18 +303,15 @@ class RankWorker:
 def work(args: argparse.Namespace) -> int:
     """Set the missing variables and run the phases; return the exit code."""
     own = from_slurm(dict(os.environ), args.address)
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if os.environ.get("TORCHELASTIC_RUN_ID") and os.environ.get("RANK"):  # torchrun sets both
         own = {}
         report("given", given={name: os.environ.get(name, "") for name in VARIABLES})
+    for name, names in SLURMS.items():
+        number_of(os.environ, name, *names)  # the variable that is wrong is named
     for name, value in own.items():
         os.environ.setdefault(name, value)
     watch = Watch(args.deadline, report)
-    return run_phases(
-        report,
-        watch,
-        lambda: RankWorker(args, watch).run(),
-        lambda error: one_line(error) + low_limits_hint(),
-    )
+    return run_phases(report, watch, lambda: RankWorker(args, watch).run(), one_line)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import given
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.core.scopes import of_fleet
+from pytest_gpucluster.core.fact import of_fleet
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.too_few import TOO_FEW
 from pytest_gpucluster.suites.gpu.missing_gpus import (

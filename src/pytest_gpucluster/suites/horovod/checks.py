@@ -16,10 +16,11 @@ from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
-from pytest_gpucluster.kit.framework.contract import between_check, transport_check
 from pytest_gpucluster.kit.framework.payload_result import (
     NO_RESULT,
+    between_check,
     rank_part,
+    transport_check,
     unequal,
     untrained,
     wrong_data,

@@ -26,6 +26,7 @@ from pytest_gpucluster.kit.payloads.prelude import (
     error_text,
     exit_now,
     interfaces,
+    node_name,
     number_of,
     print_json,
 )
@@ -41,8 +42,7 @@ UNDER_HOROVODRUN = "--launcher=horovodrun" in sys.argv
 
 def report(kind: str, **facts: Any) -> None:
     """Print facts of this rank; horovodrun copies the first node's variables, so there the host name is the node."""
-    node = "" if UNDER_HOROVODRUN else os.environ.get("SLURMD_NODENAME", "")
-    print_json(kind=kind, node=node or socket.gethostname(), **facts)
+    print_json(kind=kind, node=socket.gethostname() if UNDER_HOROVODRUN else node_name(), **facts)
 
 
 def fail(what: str, problem: str, code: int) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any, Dict, List
 
-from pytest_gpucluster.kit.payloads.prelude import interfaces, print_json
+from pytest_gpucluster.kit.payloads.prelude import interfaces, node_name, print_json
 
 # the options of horovodrun, and no prompts
 SSH = ("ssh", "-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes")
@@ -107,7 +107,7 @@ def main(argv: List[str]) -> int:
     args = parser.parse_args(argv)
     facts = {
         "kind": "build",
-        "node": os.environ.get("SLURMD_NODENAME", ""),
+        "node": node_name(),
         "host": socket.gethostname(),
         "python": sys.executable,
         "interfaces": interfaces(),

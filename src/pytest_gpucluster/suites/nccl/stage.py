@@ -13,6 +13,7 @@ from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.framework.payload_result import signal_name
 from pytest_gpucluster.kit.nccl import nccl_validation as validation
+from pytest_gpucluster.kit.nccl.nccl_failures import rank_failures
 from pytest_gpucluster.kit.nccl.nccl_step import output_of
 from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput
 from pytest_gpucluster.kit.nccl.nccl_transport import log_of
@@ -238,7 +239,7 @@ def _ending(task: TaskResult) -> str:
 
 
 def _complaint(task: TaskResult) -> str:
-    said = first_complaint(f"{task.stderr}\n{task.stdout}")
+    said = first_complaint(rank_failures(f"{task.stderr}\n{task.stdout}").shown)
     return f"; first complaint: {said}" if said else ""
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.fact import AnyProbe
     from pytest_gpucluster.core.probe import Answer, Probe
-    from pytest_gpucluster.core.scopes import AnyProbe
     from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.os.bmc_facts import Bmc
     from pytest_gpucluster.suites.os.network_facts import Network, ReachabilityResult

@@ -28,6 +28,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from pytest_gpucluster.kit.payloads.own_folder import checked_folder, remove_folder
 from pytest_gpucluster.kit.payloads.prelude import (
+    MAX_ID,
     Door,
     Failure,
     JsonLink,
@@ -213,7 +214,7 @@ class FileSystemSteps:
             self.report("stale", removed=self.remove_stale())
             os.mkdir(self.folder, 0o700)
             with open(os.path.join(self.folder, MARKER), "w") as file:
-                job = number_of(os.environ, "SLURM_JOB_ID", default="0")
+                job = number_of(os.environ, "SLURM_JOB_ID", default="0", most=MAX_ID)
                 json.dump({"cluster": self.options["cluster"], "job": job}, file)
         return True
 

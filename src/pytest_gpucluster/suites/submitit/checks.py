@@ -79,10 +79,10 @@ def multitask(submitted: SubmititResult) -> Judgement:
         expected = f"0 to {TASKS - 1}, once each"
         yield Finding(Part("rank", name="ranks"), listed(ranks), expected, code="other_ranks")
     for task in result["value"]:
-        if task["rank"] != task["slurm"] or task["tasks"] != TASKS:
+        if str(task["rank"]) != str(task["slurm"]) or task["tasks"] != TASKS:
             measured = f"rank {task['rank']} of {task['tasks']}, Slurm's task {task['slurm']}"
             part = Part("task", of=Part("node", name=task["node"]))
-            yield Finding(part, measured, f"the same rank, of {TASKS}", code="other_place")
+            yield Finding(part, Quote(measured), f"the same rank, of {TASKS}", code="other_place")
 
 
 @check(

@@ -44,7 +44,7 @@ def task_location() -> Dict[str, Any]:
     return {
         "rank": known.global_rank,
         "tasks": known.num_tasks,
-        "slurm": int(os.environ["SLURM_PROCID"]),
+        "slurm": os.environ.get("SLURM_PROCID", ""),
         "node": os.environ.get("SLURMD_NODENAME", ""),
     }
 

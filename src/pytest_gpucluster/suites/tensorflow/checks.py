@@ -10,8 +10,9 @@ from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
-from pytest_gpucluster.kit.framework.contract import between_check, framework_check
 from pytest_gpucluster.kit.framework.payload_result import (
+    between_check,
+    framework_check,
     judge_package,
     rank_part,
     unequal,

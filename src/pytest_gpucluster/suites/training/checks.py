@@ -16,8 +16,15 @@ from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.kit.framework.between import judge_between
-from pytest_gpucluster.kit.framework.contract import between_check, framework_check, transport_check
-from pytest_gpucluster.kit.framework.payload_result import judge_package, not_finite, rank_part, untrained
+from pytest_gpucluster.kit.framework.payload_result import (
+    between_check,
+    framework_check,
+    judge_package,
+    not_finite,
+    rank_part,
+    transport_check,
+    untrained,
+)
 from pytest_gpucluster.kit.gpu.gpu_peaks import bare
 from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.nccl.nccl_transport import judge_transport

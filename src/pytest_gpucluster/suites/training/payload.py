@@ -30,12 +30,12 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 from pytest_gpucluster.kit.payloads.own_folder import checked_folder, own_descriptor, remove_named
 from pytest_gpucluster.kit.payloads.prelude import (
     Failure,
+    FewGpus,
     Watch,
     error_text,
     exit_now,
     gpu_facts,
     installed,
-    low_limits_hint,
     no_device,
     number_of,
     own_port,
@@ -189,8 +189,10 @@ class Trainer:
         index = 0 if visible == 1 else self.local  # with a GPU bound to each task there is only one
         if index >= visible:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
-            why = no_device(self.torch) if not visible else "the rank is number %d of its node" % self.local
-            raise RuntimeError("torch sees %d GPUs (CUDA_VISIBLE_DEVICES=%s): %s" % (visible, shown, why))
+            why, code = "the rank is number %d of its node" % self.local, ""
+            if not visible:
+                why, code = no_device(self.torch)
+            raise FewGpus("torch sees %d GPUs (CUDA_VISIBLE_DEVICES=%s): %s" % (visible, shown, why), code)
         cuda.set_device(index)
         self.device = self.torch.device("cuda", index)
         return cuda.get_device_properties(index)
@@ -544,9 +546,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         remove_named(checked_folder(parent), name)
         return 0
     watch = Watch(args.deadline, report)
-    return run_phases(
-        report, watch, lambda: Trainer(args, watch).run(), lambda error: error_text(error) + low_limits_hint()
-    )
+    return run_phases(report, watch, lambda: Trainer(args, watch).run())
 
 
 if __name__ == "__main__":

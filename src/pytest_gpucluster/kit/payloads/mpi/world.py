@@ -9,7 +9,7 @@ import socket
 import sys
 from typing import Any, Dict
 
-from pytest_gpucluster.kit.payloads.prelude import write_line
+from pytest_gpucluster.kit.payloads.prelude import node_name, write_line
 
 MARK = "gpucluster-mpi "
 COUNT = 1024  # elements of the sum
@@ -23,7 +23,7 @@ def report(**fields: Any) -> None:
 
 def host_and_node() -> Dict[str, str]:
     """Return host and node."""
-    return {"host": socket.gethostname(), "node": os.environ.get("SLURMD_NODENAME", "")}
+    return {"host": socket.gethostname(), "node": node_name() if os.environ.get("SLURMD_NODENAME") else ""}
 
 
 def allowed_cpus() -> str:

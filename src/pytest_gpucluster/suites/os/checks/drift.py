@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from pytest_gpucluster.config.models import Cluster, NodeProfile
+    from pytest_gpucluster.core.fact import AnyProbe
     from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.core.part import Part
-    from pytest_gpucluster.core.scopes import AnyProbe
     from pytest_gpucluster.run.session import Node
     from pytest_gpucluster.suites.os.facts import Cpus
     from pytest_gpucluster.suites.os.network_facts import NetworkInterface

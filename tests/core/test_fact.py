@@ -9,9 +9,8 @@ import pytest
 
 from pytest_gpucluster import SuiteError
 from pytest_gpucluster.core import given
-from pytest_gpucluster.core.fact import Fact, in_order
+from pytest_gpucluster.core.fact import Fact, in_order, of_fleet, of_node, of_peers
 from pytest_gpucluster.core.probe import Probe, text_of
-from pytest_gpucluster.core.scopes import of_fleet, of_node, of_peers
 from pytest_gpucluster.run.facts import MadeFacts, make
 
 LOAD = Probe("load", "cat /proc/loadavg", text_of)
