@@ -17,6 +17,7 @@ from pytest_gpucluster.core.probe import Answer, last_line
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.evidence.tools import BUG_REPORT, INVENTORY, OWNERS, TEXT, file_name
+from pytest_gpucluster.kit.gpu.diagnostics import owner
 from pytest_gpucluster.kit.parts.inventory import PARTS
 from pytest_gpucluster.report.atomic_write import harmless
 
@@ -129,13 +130,9 @@ def stored(
 
 
 def _owner(capture: Capture) -> str:
-    """Say which diagnostic owns the GPUs: NVIDIA's field diagnostic unloads the driver, and DCGM's loads all GPUs."""
-    words = (
-        next((it.data for it in capture.sections if it.name == OWNERS), b"").decode(errors="replace").split()
+    return owner(
+        next((it.data for it in capture.sections if it.name == OWNERS), b"").decode(errors="replace")
     )
-    if len(words) < 2:
-        return ""
-    return f"a diagnostic owns the GPUs: {one_line(words[1], 20)} (process {one_line(words[0], 10)}): wait for its end"
 
 
 def _inventory(capture: Capture) -> Sequence[InstalledPart]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core.command_end import LIMITED_SH
 from pytest_gpucluster.core.scripts import script
+from pytest_gpucluster.kit.gpu.diagnostics import OWNERS_SH
 from pytest_gpucluster.kit.node.own_folder import OWN_SH
 from pytest_gpucluster.kit.parts.inventory import PARTS
 
@@ -45,7 +46,7 @@ _OF_IB = (
 # every node; tools that a dead GPU can hang come last
 _NODE = (
     Tool("kernel-log", f"sh -c {shlex.quote(_KERNEL)}", 20, quick=True),
-    Tool(OWNERS, "sh -c \"ps -eo pid=,comm= | grep -wE 'fieldiag|mods|nvvs' || :\"", 10, quick=True),
+    Tool(OWNERS, f"sh -c {shlex.quote(OWNERS_SH)}", 10, quick=True),
     Tool("bmc-events", "ipmitool sel elist", 30),
     Tool("system", "dmidecode -t 0 -t 1 -t 2 -t 3", 15),
     Tool("versions", "sh -c 'uname -a; cat /etc/os-release /proc/driver/nvidia/version'", 10),

@@ -71,7 +71,7 @@ def test_the_survey_of_the_recorded_host_in_a_real_shell(tmp_path: Path) -> None
     gpus = nvidia_smi.parse_gpus(answer)
     assert len(gpus) == 8
     assert gpus.cuda == "13.0"
-    assert gpus.driver_problem == ""
+    assert (gpus.driver_problem, gpus.owner) == ("", "")
     last = gpus.devices[7]
     assert (last.bus, last.memory, last.throttle) == ("0000:00:0d.0", 143771 * 2**20, 1)
     assert last.ecc_aggregate_uncorrected == 1
@@ -106,10 +106,15 @@ DEAD = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA dr
 @pytest.mark.parametrize(
     ("words", "status"), [(DEAD, 9), ("Failed to initialize NVML: Driver/library version mismatch", 18)]
 )
-def test_a_dead_driver_is_a_fact_and_stops_the_survey(tmp_path: Path, words: str, status: int) -> None:
+def test_a_dead_driver_is_a_fact_and_stops_the_survey_and_a_diagnostic_explains_it(
+    tmp_path: Path, words: str, status: int
+) -> None:
+    (tmp_path / "ps").write_text("#!/bin/sh\necho ' 12 bash'; echo ' 1234 fieldiag'\n")
+    (tmp_path / "ps").chmod(0o755)
     answer = run_survey(tmp_path, f'echo "{words}"; exit {status}')
     gpus = nvidia_smi.parse_gpus(answer)
     assert words in gpus.driver_problem
+    assert gpus.owner == "a diagnostic owns the GPUs: fieldiag (process 1234): wait for its end"
     assert len(gpus) == 0
     with pytest.raises(NotAvailable):
         nvidia_smi.parse_nvlink(answer)

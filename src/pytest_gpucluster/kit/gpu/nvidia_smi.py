@@ -24,6 +24,7 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
+from pytest_gpucluster.kit.gpu.diagnostics import OWNERS_SH, owner
 from pytest_gpucluster.kit.gpu.nvidia_csv import (
     Reader,
     bit_mask,
@@ -158,7 +159,7 @@ _QUERIES = script(
 _ORDER = ("gpus", "rows", "apps", "header", "nvlink", "errors", "topology", "p2p")
 # one timeout(1) for all: one for each would be a third of the work on a healthy node
 SURVEY = f"""{LIMITED_SH}limited {HANG} sh -c {shlex.quote(_QUERIES)}
-[ "$ended" = 0 ] || printf '\\n@@ ended %s\\n' "$ended\""""
+[ "$ended" = 0 ] || {{ printf '\\n@@ ended %s\\n@@ owner 0\\n' "$ended"; {OWNERS_SH}; }}"""
 _SECTION = re.compile(rf"^@@ (\w+) (-|{STATUS})$", re.MULTILINE)
 
 
@@ -221,7 +222,7 @@ class Gpus:
     `messages`: lines of nvidia-smi outside its table, like a GPU whose handle it cannot get. `driver_problem`: why
     nvidia-smi could not work at all (absent, hung, no driver); '' if the driver answered. `cuda`: the newest CUDA
     version of the driver. `failed`: the exit status if it was not 0. `cut_off`: the query that exceeded HANG
-    seconds; '' if all were answered.
+    seconds; '' if all were answered. `owner`: the diagnostic that owns the GPUs, where nvidia-smi failed.
     """
 
     devices: tuple[Gpu, ...] = ()
@@ -230,6 +231,7 @@ class Gpus:
     cuda: str | None = None
     failed: str = ""
     cut_off: str = ""
+    owner: str = ""
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -298,7 +300,8 @@ def parse_gpus(answer: Answer) -> Gpus:
     failed = "" if found.rc in (0, INFOROM_CORRUPTED) else str(found.end)
     cut_off = next((name for name in _ORDER if name in parts and (end := parts[name].end) and end.hung), "")
     problem, cuda = _driver_problem(found, devices), _cuda(parts.get("header"))
-    return Gpus(devices, messages, problem, cuda, failed, cut_off)
+    owned = owner(parts["owner"].text) if "owner" in parts else ""
+    return Gpus(devices, messages, problem, cuda, failed, cut_off, owned)
 
 
 def _gpu(row: Mapping[str, tuple[str, str]]) -> Gpu:

@@ -31,6 +31,7 @@ while :; do
 done
 h gpus
 p
+g=$r
 n --query-remapped-rows=@ROWS@ --format=csv
 h rows
 p
@@ -55,4 +56,4 @@ p
 n topo -p2p n
 h p2p
 p
-:
+[ "$g" = 0 ]

@@ -83,6 +83,8 @@ def vbios_majority(facts: Mapping[str, Gpus]) -> ByModel:
 )
 def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Judgement:
     """nvidia-smi works, and the driver has the stated version, else that of the fleet's majority."""
+    if gpus.owner and (gpus.driver_problem or gpus.cut_off):
+        raise NotAvailable(gpus.owner)
     if gpus.driver_problem:
         hangs = Action.REBOOT if gpus.cut_off == "gpus" else None
         problem = Quote(gpus.driver_problem)
