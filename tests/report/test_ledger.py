@@ -133,7 +133,7 @@ def test_a_lost_part_fails_in_its_slot_and_its_own_cluster(history: History) -> 
         history.add(night(day, rest, ("a", part)))
     assert not known(history, "9").failures
     assert [(it.slot, it.episode) for it in known(history, "1").failures] == [("gpu 0000:00:00.0", 1)] * 2
-    assert history.ledger.rates(simulated=False, now=3 * DAY)[0][5] == 1
+    assert history.ledger.rates(simulated=False, now=3 * DAY)[0][6] == 1
 
 
 def test_a_log_that_is_imported_later_moves_nothing(history: History) -> None:

@@ -55,14 +55,14 @@ def parts(args: argparse.Namespace) -> None:
 
 
 def _rates(ledger: Ledger, *, simulated: bool, as_json: bool) -> None:
-    columns = ("part", "model", "firmware", "parts", "days", "failures")
+    columns = ("part", "model", "part number", "firmware", "parts", "days", "failures")
     rows = ledger.rates(simulated=simulated, now=time.time())
     if as_json:
         print_json({"simulated": simulated, "rates": [dict(zip(columns, row, strict=True)) for row in rows]})
         return
     print_clean(
         (*columns, "days between failures"),
-        [(*row[:4], f"{row[4]:.1f}", row[5], f"{row[4] / row[5]:.1f}" if row[5] else "-") for row in rows],
+        [(*row[:5], f"{row[5]:.1f}", row[6], f"{row[5] / row[6]:.1f}" if row[6] else "-") for row in rows],
     )
 
 
@@ -127,7 +127,7 @@ def _plain(part: KnownPart) -> dict[str, Any]:
 
 PARTS = Command(
     "parts",
-    "where each part was, by serial number, and how often it failed; without arguments: failures by model and firmware",
+    "where each part was, by serial number, and how often it failed; without arguments: failures by model, part number and firmware",
     parts,
     (
         argument(

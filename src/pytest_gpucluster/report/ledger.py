@@ -300,14 +300,14 @@ class Ledger:
         )
         return [*map(self._known, rows.fetchall())]
 
-    def rates(self, *, simulated: bool, now: float) -> list[tuple[str, str, str, int, float, int]]:
-        """Return kind, model, firmware, parts, days of service, and episodes of failure."""
+    def rates(self, *, simulated: bool, now: float) -> list[tuple[str, str, str, str, int, float, int]]:
+        """Return kind, model, part number, firmware, parts, days of service, and episodes of failure."""
         return self._db.execute(
-            "SELECT p.kind, p.model, s.firmware, count(DISTINCT s.part), sum(coalesce(s.until, ?2) - s.since) / 86400, "
+            "SELECT p.kind, p.model, p.number, s.firmware, count(DISTINCT s.part), sum(coalesce(s.until, ?2) - s.since) / 86400, "
             "(SELECT count(DISTINCT f.part || ' ' || f.episode) FROM failures f JOIN parts q ON q.id = f.part JOIN stays t ON "
             "t.part = f.part AND t.since = (SELECT max(since) FROM stays WHERE part = f.part AND since <= f.time) "
-            "WHERE q.simulated = ?1 AND q.kind = p.kind AND q.model = p.model AND t.firmware = s.firmware) "
-            "FROM stays s JOIN parts p ON p.id = s.part WHERE p.simulated = ?1 GROUP BY p.kind, p.model, s.firmware",
+            "WHERE q.simulated = ?1 AND q.kind = p.kind AND q.model = p.model AND q.number = p.number AND t.firmware = s.firmware) "
+            "FROM stays s JOIN parts p ON p.id = s.part WHERE p.simulated = ?1 GROUP BY p.kind, p.model, p.number, s.firmware",
             (simulated, now),
         ).fetchall()
 
