@@ -211,6 +211,25 @@ def test_sigkill_while_nodes_are_at_work(sandbox: Sandbox, tmp_path: Path, code:
     assert "finish" not in readable(tmp_path)
 
 
+def test_a_run_that_is_stopped_while_it_reads_evidence_leaves_nothing(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    sandbox.fault("remap_pending", "gpu02")
+    tool = sandbox.layout.simbin / "ipmitool"
+    whole = tool.read_text()
+    tool.write_text(f"#!/bin/sh\n: > {tmp_path}/asleep-ipmitool\nexec sleep 1200\n")
+    try:
+        with running(sandbox, tmp_path, "-n2", "-m", "gpu", "-k", "remapped_pending", where=()) as run:
+            run.asleep()
+            run.process.terminate()
+            ended = run.ended()
+            run.nothing_is_left()
+    finally:
+        tool.write_text(whole)
+    assert ended.rc == 2, ended.out
+    assert "evidence" not in readable(tmp_path)
+
+
 @pytest.fixture
 def busy(sandbox: Sandbox) -> Iterator[None]:
     """Somebody else's job on all nodes."""

@@ -115,11 +115,17 @@ class EvidencePlugin:
 
     def _read(self, plan: Mapping[str, Sequence[Part]]) -> None:
         until = time.monotonic() + OF_RUN
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="evidence") as threads:
-            pending = {
-                node: threads.submit(self._of_node, node, parts, until) for node, parts in plan.items()
-            }
-            self._taken += [future.result() for future in pending.values()]
+        if self.log is not None:
+            hooks: Any = self.config.pluginmanager.get_plugin("gpucluster-hooks")
+            hooks.write_message(
+                f"reading the evidence of {hostlist.shown([*plan])}: at most {FULL // 60} minutes per node"
+            )
+        threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="evidence")
+        try:
+            pending = [threads.submit(self._of_node, node, parts, until) for node, parts in plan.items()]
+            self._taken += [future.result() for future in pending]
+        finally:  # a run that is stopped waits for no tool: its channel ends what still runs
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _of_node(self, node: str, parts: Sequence[Part], until: float) -> dict[str, Any]:
         """Return the fields of the event of one node, whatever goes wrong."""
