@@ -75,6 +75,10 @@ class SlowCount:
     def __str__(self) -> str:
         return f"{self.slow} of {self.measured:,}"
 
+    def with_part(self, part: SlowCount) -> SlowCount:
+        """Return the count of a fleet with one more part."""
+        return SlowCount(self.slow + part.slow, self.measured + part.measured)
+
     def without(self, part: SlowCount) -> SlowCount:
         """Return the fleet's count without that of a part in it."""
         return SlowCount(self.slow - part.slow, self.measured - part.measured)
