@@ -47,6 +47,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def history(args: argparse.Namespace) -> None:
     """Show runs or a node, or import, delete or accept runs, or convert what an earlier version wrote."""
+    _refuse_mixed(args)
     if args.convert:
         _convert_logs(args.convert)
         return
@@ -72,6 +73,14 @@ def history(args: argparse.Namespace) -> None:
             _page(found, cluster_name(args, found), args)
         else:
             _show(found, cluster_name(args, found), args)
+
+
+def _refuse_mixed(args: argparse.Namespace) -> None:
+    others = (args.logs, args.keep, args.accept, args.night, args.html, args.node, args.convert is not None)
+    if args.intermittent and any(others):
+        raise ConfigError(
+            "--intermittent judges all nodes of stored runs: leave out NODE and options that do something else"
+        )
 
 
 def _show(found: History, cluster: str, args: argparse.Namespace) -> None:
@@ -211,8 +220,6 @@ def _page(found: History, cluster: str, args: argparse.Namespace) -> None:
 
 
 def _intermittent(found: History, cluster: str, args: argparse.Namespace) -> None:
-    if args.node is not None:
-        raise ConfigError("--intermittent compares all nodes: leave out NODE, or --intermittent")
     from pytest_gpucluster.cli.intermittent import show_intermittent  # only here
     from pytest_gpucluster.report.slow_series import intermittent
 

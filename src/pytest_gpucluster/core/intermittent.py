@@ -35,6 +35,7 @@ __all__ = [
     "SequentialTest",
     "SlowCount",
     "base_share",
+    "binomial_tail",
     "chance",
     "holm",
     "judge_parts",
@@ -127,7 +128,7 @@ def chance(part: SlowCount, fleet: SlowCount, floor: float = FLOOR) -> float:
     among = _hypergeometric_tail(
         part.slow, part.measured, part.slow + fleet.slow, part.measured + fleet.measured
     )
-    return max(among, _binomial_tail(part.slow, part.measured, floor))
+    return max(among, binomial_tail(part.slow, part.measured, floor))
 
 
 def holm(chances: Mapping[Key, float]) -> dict[Key, float]:
@@ -260,10 +261,10 @@ class SequentialTest:
 
 def _at_most(count: SlowCount, share: float) -> float:
     """Return the probability of at most so many slow measurements."""
-    return _binomial_tail(count.measured - count.slow, count.measured, 1 - share)
+    return binomial_tail(count.measured - count.slow, count.measured, 1 - share)
 
 
-def _binomial_tail(least: int, trials: int, share: float) -> float:
+def binomial_tail(least: int, trials: int, share: float) -> float:
     """Return the probability of at least so many successes."""
     if least <= 0:
         return 1.0

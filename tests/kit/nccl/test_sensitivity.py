@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pytest_gpucluster.core.finding import Metric, Remark
+from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.kit.nccl.localization import Localiser
 from pytest_gpucluster.kit.nccl.measurement import Measurement
 from pytest_gpucluster.kit.nccl.sensitivity import SmallestFault, sensitivity
@@ -26,22 +26,19 @@ def localised(nodes: tuple[str, ...], noise: float, expected: float | None = Non
 
 def test_smallest_fault_follows_from_bound_noise_and_number_of_measurements() -> None:
     found = localised(NODES, 0.02)
-    assert found is not None
+    assert found
     assert found.noise == pytest.approx(0.02, rel=0.15)
     assert found.measurements == 2
-    # the bound is 12% below the median: 0.88 x exp(-1.645 x 0.02)
-    assert found.slowdown == pytest.approx(1 - 0.88 * 0.9676, abs=0.006)
+    # the bound is 12% below the median: 0.88 x exp(-1.645 x 0.02 x 1.12)
+    assert found.slowdown == pytest.approx(1 - 0.88 * 0.9638, abs=0.006)
     assert (1 - 0.95 * found.share) ** 2 == pytest.approx(0.05)
-    fault = SmallestFault(0.15, 1.0, 1, 0.02)
-    assert "every measurement" in str(fault)
-    assert [type(it) for it in sensitivity([None, found, fault])] == [Metric, Metric, Remark]
-    assert [it.value for it in sensitivity([found, fault]) if isinstance(it, Metric)] == [15.0, 100.0]
+    known = [None, found, SmallestFault(0.15, 1.0, 1, 0.02)]
+    assert [it.value for it in sensitivity(known) if isinstance(it, Metric)] == [15.0, 100.0]
 
 
 def test_lower_bound_shows_only_larger_faults_and_few_pairs_show_nothing() -> None:
     strict, loose = localised(NODES, 0.02), localised(NODES, 0.02, expected=60.0)
-    assert strict is not None
-    assert loose is not None
+    assert strict
+    assert loose
     assert loose.slowdown > 1 - 60 / 90 > strict.slowdown
     assert localised(NODES[:3], 0.02) is None
-    assert list(sensitivity([None])) == []
