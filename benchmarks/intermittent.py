@@ -1,13 +1,13 @@
 """How often a part that is slow at times is found, whom the tests accuse, and what they cost: by simulation.
 
-    PYTHONPATH=src python benchmarks/intermittent.py [KIND SIZE CAMPAIGNS]...
+    PYTHONPATH=src python benchmarks/intermittent.py [unequal | [KIND SIZE CAMPAIGNS]...]
 
 Each campaign has one bad node, rail or link, which is slow in a share of its measurements by 20 to 60%, at a noise of 3%; "traffic" is the
 share of pairs that other jobs slow meanwhile. Nodes and rails meet random partners, a link is measured itself. Plain: BUDGET rounds of all parts,
 then Fisher's test with Holm's correction. Sequential: FIRST rounds of all parts; then only those that were slow more often than usual are
 measured further, with good partners and beside some controls, until Wald's test decides, at most BUDGET times; then Fisher's test. Its base rate is
 that of HISTORY earlier rounds. The errors of all looks add up to 1%. "Limit": the power of the best test
-at BUDGET measurements of a part with a known base rate.
+at BUDGET measurements of a part with a known base rate. `unequal`: fleets of 500 good parts whose own shares scatter.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ DOUBT = 0.25  # probability by chance below which a part is measured further
 EARLY, LAST = ALPHA / 8, 3 * ALPHA / 4  # errors: of Wald's test, of its base rate, and of the last look
 NOISE, PER_LEAF, RAILS = 0.03, 16, 8
 SHARES, TRAFFIC = (0.02, 0.05, 0.1, 0.2, 0.3), (0.0, 0.02)
-PLAN = (("node", 64, 100), ("node", 256, 50), ("node", 1024, 20), ("link", 64, 100), ("link", 256, 100),
-        ("link", 1024, 20), ("rail", 64, 20))  # fmt: skip
+PLAN = (("node", 64, 60), ("link", 64, 100), ("node", 256, 25), ("link", 256, 40), ("rail", 64, 8),
+        ("link", 1024, 10), ("node", 1024, 5))  # fmt: skip
+UNEQUAL = ((0.002, 0.0), (0.005, 0.5), (0.02, 0.3), (0.02, 0.5), (0.02, 1.0))
+UNEQUAL_PARTS, UNEQUAL_MEASURED, FLEETS = 500, 200, 50
 HEAD = ("part", "nodes", "parts", "traffic", "slow in", "campaigns", "limit", "plain: found", "accused",
         "sequential: found", "accused", "measurements per part")  # fmt: skip
 
@@ -140,7 +142,8 @@ def sequential(campaign: Campaign) -> tuple[set[str], float]:
     history, first = _counted(campaign, HISTORY), _counted(campaign, FIRST)
     fleet = _summed([*history.values(), *first.values()])
     others = {part: fleet.without(history[part]).without(first[part]) for part in campaign.parts}
-    suspects = [part for part in campaign.parts if chance(first[part], others[part]) <= DOUBT]
+    # more often than its like at all: who is measured further costs no error
+    suspects = [part for part in campaign.parts if chance(first[part], others[part], odds=1.0) <= DOUBT]
     base = base_share(_summed(history.values()), 1 - EARLY)
     test = SequentialTest(base, max(SHARE, 4 * base), parts=len(campaign.parts), alpha=EARLY)
     counts, early, measurements = dict(first), set[str](), len(campaign.parts) * FIRST
@@ -203,8 +206,31 @@ def _outcome(method: str, accused: set[str], bad: str) -> Mapping[str, int]:
     return {f"{method} found": int(bad in accused), f"{method} accused": int(bool(accused - {bad}))}
 
 
+def unequal(mean: float, spread: float) -> list[object]:
+    """Return a row: fleets of good parts whose own shares of slow measurements scatter (gamma), and how many have an accused one."""
+    accused = 0
+    for seed in range(FLEETS):
+        dice, counts = random.Random(seed), []
+        for _ in range(UNEQUAL_PARTS):
+            share = dice.gammavariate(spread**-2, mean * spread**2) if spread else mean
+            slow = sum(dice.random() < share for _ in range(UNEQUAL_MEASURED))
+            counts.append(SlowCount(slow, UNEQUAL_MEASURED))
+        fleet = _summed(counts)
+        found = judge_parts({at: (count, fleet.without(count)) for at, count in enumerate(counts)})
+        accused += any(it.decision is Decision.INTERMITTENT for it in found.values())
+    return [f"{mean:.1%}", f"{spread:.0%}", FLEETS, accused]
+
+
 def main() -> None:
-    """Print a row for each kind of part, size, traffic and share."""
+    """Print a row for each kind of part, size, traffic and share; then unequal good parts."""
+    if sys.argv[1:] == ["unequal"]:
+        print(
+            tabulate(
+                [unequal(*it) for it in UNEQUAL], ("slow in", "scatter", "fleets", "with a good part accused")
+            )
+        )
+        print(stamp())
+        return
     words = sys.argv[1:]
     asked = zip(words[::3], map(int, words[1::3]), map(int, words[2::3]), strict=True)
     rows = [

@@ -22,19 +22,18 @@ def binomial(least: int, trials: int, share: Fraction) -> Fraction:
     )
 
 
-def fisher(part: SlowCount, fleet: SlowCount) -> Fraction:
+def fisher(part: SlowCount, fleet: SlowCount, odds: int) -> Fraction:
     slow, drawn, total = part.slow + fleet.slow, part.measured, part.measured + fleet.measured
-    chosen = range(part.slow, drawn + 1)
-    ways = sum(math.comb(slow, at) * math.comb(total - slow, drawn - at) for at in chosen)
-    return Fraction(ways, math.comb(total, drawn))
+    ways = [math.comb(slow, at) * math.comb(total - slow, drawn - at) * odds**at for at in range(drawn + 1)]
+    return Fraction(sum(ways[part.slow :]), sum(ways))
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2, 7, 30, 59, 60])
 @pytest.mark.parametrize("fleet", FLEETS)
 def test_chance_is_the_larger_of_fisher_and_the_floor(slow: int, fleet: SlowCount) -> None:
     part = SlowCount(slow, 60)
-    exact = max(fisher(part, fleet), binomial(slow, 60, Fraction(1, 500)))
-    assert intermittent.chance(part, fleet, 1 / 500) == pytest.approx(float(exact), rel=1e-8)
+    exact = max(fisher(part, fleet, 3), binomial(slow, 60, Fraction(1, 500)))
+    assert intermittent.chance(part, fleet, 1 / 500, 3) == pytest.approx(float(exact), rel=1e-8)
 
 
 def test_upper_bound_and_number_of_measurements() -> None:
@@ -68,9 +67,7 @@ def test_three_decisions() -> None:
     counts = {"bad": SlowCount(7, 60), "good": SlowCount(0, 149), "young": SlowCount(0, 20)}
     parts = {name: (count, SlowCount(12, 40_000)) for name, count in counts.items()}
     bad, good, young = intermittent.judge_parts(parts, intermittent.IntermittentLimits(share=0.02)).values()
-    assert (bad.decision, good.decision, young.decision) == (
-        Decision.INTERMITTENT, Decision.FREE, Decision.OPEN,
-    )  # fmt: skip
+    assert [it.decision.value for it in (bad, good, young)] == ["intermittent", "free", "open"]
     assert bad.corrected == pytest.approx(3 * bad.chance)
     assert young.more == 129
 

@@ -50,10 +50,13 @@ def _decision(it: SlowSeries, limits: IntermittentLimits) -> str:
 
 
 def _lines(table: IntermittentTable, cluster: str) -> Iterator[str]:
-    limits = table.limits
+    limits, where = table.limits, labelled(cluster, simulated=table.simulated)
+    if not table.series:
+        yield f"cluster {where}, {count(table.runs, 'run')}: no four like parts have a metric of performance in one run"
+        return
     found = sum(it.judged.decision is Decision.INTERMITTENT for it in table.suspects)
     yield (
-        f"cluster {labelled(cluster, simulated=table.simulated)}, {count(table.runs, 'run')}: {found:,} of {table.series:,} parts "
+        f"cluster {where}, {count(table.runs, 'run')}: {found:,} of {table.series:,} parts "
         f"(each by one metric) are intermittent; the probability that any good part is among them is at most {limits.alpha:.0%}"
     )
     free = ", ".join(f"{number:,} above {share:.0%}" for share, number in table.free.items())

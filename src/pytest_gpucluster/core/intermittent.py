@@ -1,12 +1,12 @@
 """Faults that show in some measurements only: which parts are slow more often than chance explains. Pure.
 
 A measurement is slow or fast against the like parts of the same run (`slow_among`), so a part is "slow k of n", and its
-fleet, the part left out, "slow k0 of n0". A part with the fleet's share of slow measurements, or with one below `floor`,
-is good. Measurements of one part are taken as independent.
+fleet, the part left out, "slow k0 of n0". Good parts differ: one is good if its odds of a slow measurement are at most
+`odds` times the fleet's, or if it is slow in at most the share `floor`. Measurements of one part are taken as independent.
 
-Fixed number of measurements: `chance` is exact. Fisher's test (1935) has no unknown base rate, since it is conditional on
-k + k0; it equals the beta-binomial tail with Beta(k0 + 1, n0 - k0), the distribution of the Clopper-Pearson upper bound.
-The larger of it and the binomial tail at the floor is valid for "p <= p0 or p <= floor" (intersection-union test, Berger,
+Fixed number of measurements: `chance` is exact. The conditional test of an odds ratio (Fisher, J. R. Stat. Soc. 98, 1935;
+Cornfield, Proc. Third Berkeley Symp. 4, 1956) has no unknown base rate, since k + k0 is given.
+The larger of it and the binomial tail at the floor is valid for the union of both (intersection-union test, Berger,
 Technometrics 24, 1982). `holm` corrects for the number of parts (Holm, Scand. J. Statist. 6, 1979): the probability that
 any good part is accused is at most alpha, whatever the dependence. `upper_share` is exact (Clopper and Pearson,
 Biometrika 26, 1934); without a slow measurement it is the rule of three.
@@ -46,6 +46,7 @@ __all__ = [
 
 ALPHA = 0.01  # accepted probability that any good part is accused
 FLOOR = 0.001  # share of slow measurements that is of no interest
+ODDS = 2.0  # a good part may be slow twice as often as its like, for its place in the fabric
 SHARE = 0.05  # share of slow measurements that a part without faults must not have
 CONFIDENCE = 0.95
 _NEGLIGIBLE = 1e-17  # of a sum
@@ -87,10 +88,11 @@ class SlowCount:
 
 @dataclass(frozen=True)
 class IntermittentLimits:
-    """`alpha`, `floor`, `share` and `confidence` are probabilities; see the constants of these names."""
+    """`alpha`, `floor`, `share` and `confidence` are probabilities, `odds` is a ratio; see the constants of these names."""
 
     alpha: float = ALPHA
     floor: float = FLOOR
+    odds: float = ODDS
     share: float = SHARE
     confidence: float = CONFIDENCE
 
@@ -123,12 +125,11 @@ def slow_among(values: Mapping[Key, float], distance: float) -> frozenset[Key]:
     return frozenset(part for part, value in values.items() if value < bound)
 
 
-def chance(part: SlowCount, fleet: SlowCount, floor: float = FLOOR) -> float:
+def chance(part: SlowCount, fleet: SlowCount, floor: float = FLOOR, odds: float = ODDS) -> float:
     """Return the probability that a good part is slow at least as often; `fleet` is the count of all other parts."""
-    among = _hypergeometric_tail(
-        part.slow, part.measured, part.slow + fleet.slow, part.measured + fleet.measured
-    )
-    return max(among, binomial_tail(part.slow, part.measured, floor))
+    if not part.slow:
+        return 1.0
+    return max(_conditional_tail(part, fleet, odds), binomial_tail(part.slow, part.measured, floor))
 
 
 def holm(chances: Mapping[Key, float]) -> dict[Key, float]:
@@ -179,7 +180,7 @@ def judge_parts(
 ) -> dict[Key, PartJudgement]:
     """Judge {part: its count, and that of its fleet without it}, corrected for the number of parts."""
     limits = limits or IntermittentLimits()
-    chances = {key: chance(count, fleet, limits.floor) for key, (count, fleet) in parts.items()}
+    chances = {key: chance(count, fleet, limits.floor, limits.odds) for key, (count, fleet) in parts.items()}
     corrected = holm(chances)
     return {
         key: _judged(count, fleet, chances[key], corrected[key], limits)
@@ -198,9 +199,10 @@ def _judged(
     return PartJudgement(count, fleet, alone, corrected, decision, upper, more)
 
 
-def base_share(fleet: SlowCount, confidence: float, floor: float = FLOOR) -> float:
-    """Return the base rate of a sequential test: the upper bound of the fleet's share, or the floor if it is larger."""
-    return max(floor, upper_share(fleet, confidence))
+def base_share(fleet: SlowCount, confidence: float, floor: float = FLOOR, odds: float = ODDS) -> float:
+    """Return the base rate of a sequential test: that of `odds` times the fleet's upper bound, at least the floor."""
+    most = upper_share(fleet, confidence)
+    return max(floor, odds * most / (1 + (odds - 1) * most))
 
 
 @dataclass(frozen=True)
@@ -283,23 +285,18 @@ def _binomial_sum(least: int, trials: int, share: float) -> float:
     return _sum(log_first, ((trials - at) / (at + 1) * odds for at in range(least, trials)))
 
 
-def _hypergeometric_tail(least: int, drawn: int, slow: int, total: int) -> float:
-    """Return the probability of at least so many slow ones among the drawn ones."""
-    if least <= 0:
-        return 1.0
-    if least <= drawn * slow / total:
-        return 1 - _hypergeometric_sum(drawn - least + 1, drawn, total - slow, total)
-    return _hypergeometric_sum(least, drawn, slow, total)
-
-
-def _hypergeometric_sum(least: int, drawn: int, slow: int, total: int) -> float:
-    most, fast = min(drawn, slow), total - slow
-    least = max(least, drawn - fast)
-    if least > most:
-        return 0.0
-    log_first = _log_comb(slow, least) + _log_comb(fast, drawn - least) - _log_comb(total, drawn)
-    ratios = ((slow - at) * (drawn - at) / ((at + 1) * (fast - drawn + at + 1)) for at in range(least, most))
-    return _sum(log_first, ratios)
+def _conditional_tail(part: SlowCount, fleet: SlowCount, odds: float) -> float:
+    """Return the tail of Fisher's noncentral hypergeometric distribution."""
+    slow, fast = part.slow + fleet.slow, part.measured + fleet.measured - part.slow - fleet.slow
+    drawn = part.measured
+    first = max(0, drawn - fast)
+    logs = [0.0]
+    for at in range(first, min(drawn, slow)):
+        ratio = odds * (slow - at) * (drawn - at) / ((at + 1) * (fast - drawn + at + 1))
+        logs.append(logs[-1] + math.log(ratio))
+    largest = max(logs)
+    weights = [math.exp(it - largest) for it in logs]
+    return math.fsum(weights[part.slow - first :]) / math.fsum(weights)
 
 
 def _log_comb(total: int, chosen: int) -> float:

@@ -8,7 +8,8 @@ import pytest
 
 from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.kit.nccl.localization import Localiser
-from pytest_gpucluster.kit.nccl.measurement import Measurement
+from pytest_gpucluster.kit.nccl.measurement import Localisation, Measurement
+from pytest_gpucluster.kit.nccl.pair_findings import link_findings
 from pytest_gpucluster.kit.nccl.sensitivity import SmallestFault, sensitivity
 
 NODES = tuple(f"n{number:03}" for number in range(256))
@@ -32,6 +33,8 @@ def test_smallest_fault_follows_from_bound_noise_and_number_of_measurements() ->
     # the bound is 12% below the median: 0.88 x exp(-1.645 x 0.02 x 1.12)
     assert found.slowdown == pytest.approx(1 - 0.88 * 0.9638, abs=0.006)
     assert (1 - 0.95 * found.share) ** 2 == pytest.approx(0.05)
+    links = link_findings(Localisation(smallest=found), [], NODES[:2], "")
+    assert {"smallest_fault", "smallest_fault_share"} <= {it.name for it in links if isinstance(it, Metric)}
     known = [None, found, SmallestFault(0.15, 1.0, 1, 0.02)]
     assert [it.value for it in sensitivity(known) if isinstance(it, Metric)] == [15.0, 100.0]
 
