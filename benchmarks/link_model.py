@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.kit.nccl.measurement import Measurement
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.kit.nccl.pairing import Batch, Group, Round
 
+_Name = TypeVar("_Name", str, frozenset[str])
 ALONE, WITHIN, ACROSS, RAIL, LOCAL = 365.0, 95.0, 90.0, 47.0, 345.0  # GB/s, of a fabric of 400 Gb/s adapters
 
 
@@ -28,6 +29,7 @@ class LinkModel:
     `network`: {node: factor}, seen in pairs only. `gpus`: {'node:rank': factor}, seen alone too. `adapters`:
     {'node:rank': factor}, seen in pairs. `links`: {two nodes: factor}. `bad_leaves`: {leaf: factor}, pairs across it.
     `crashes`, `hangs`: {node: when}, when is 'alone' (always) or 'pair' (only with another node).
+    `shares`: {a part of network, adapters or links: share of the measurements in which it is not healthy}; else it always is not.
     `noise`: standard deviation of the logarithm. `traffic`: share of the groups of several nodes that other jobs slow meanwhile.
     """
 
@@ -39,6 +41,7 @@ class LinkModel:
     bad_leaves: dict[str, float] = field(default_factory=dict)
     crashes: dict[str, str] = field(default_factory=dict)
     hangs: dict[str, str] = field(default_factory=dict)
+    shares: dict[str | frozenset[str], float] = field(default_factory=dict)
     noise: float = 0.02
     traffic: float = 0.0
     seed: int = 0
@@ -87,7 +90,7 @@ class LinkModel:
             parts = {part for part in (*self.gpus, *self.adapters) if part.partition(":")[0] in nodes}
         factors += [self.gpus.get(part, 1.0) for part in parts]
         if len(set(nodes)) > 1:
-            factors += [self.adapters.get(part, 1.0) for part in parts]
+            factors += [self._now(self.adapters, part) for part in parts]
         return healthy * min(factors) * self._random.lognormvariate(0.0, self.noise)
 
     def _healthy(self, nodes: list[str]) -> float:
@@ -100,7 +103,14 @@ class LinkModel:
         busy = self.traffic and self._random.random() < self.traffic
         return [
             self._random.uniform(0.5, 0.85) if busy else 1.0,
-            self.links.get(frozenset(nodes), 1.0),
-            *(self.network.get(n, 1.0) for n in nodes),
+            self._now(self.links, frozenset(nodes)),
+            *(self._now(self.network, n) for n in nodes),
             *crossed,
         ]
+
+    def _now(self, of: Mapping[_Name, float], part: _Name) -> float:
+        """Return the factor of a part in this measurement."""
+        if part not in of:
+            return 1.0
+        share = self.shares.get(part, 1.0)
+        return of[part] if share == 1.0 or self._random.random() < share else 1.0

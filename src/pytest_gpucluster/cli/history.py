@@ -41,11 +41,13 @@ WORSE = 3
 VARIABLE = "GPUCLUSTER_HISTORY"
 MAX_RED = 20
 RUNS = 20
+ALL_RUNS = 2**31 - 1
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def history(args: argparse.Namespace) -> None:
     """Show runs or a node, or import, delete or accept runs, or convert what an earlier version wrote."""
+    _refuse_mixed(args)
     if args.convert:
         _convert_logs(args.convert)
         return
@@ -69,10 +71,25 @@ def history(args: argparse.Namespace) -> None:
                 _print(line)
         elif args.html:
             _page(found, cluster_name(args, found), args)
-        elif args.node is None:
-            _runs(found, cluster_name(args, found), args)
         else:
-            _node(found, cluster_name(args, found), args)
+            _show(found, cluster_name(args, found), args)
+
+
+def _refuse_mixed(args: argparse.Namespace) -> None:
+    others = (args.logs, args.keep, args.accept, args.night, args.html, args.node, args.convert is not None)
+    if args.intermittent and any(others):
+        raise ConfigError(
+            "--intermittent judges all nodes of stored runs: leave out NODE and options that do something else"
+        )
+
+
+def _show(found: History, cluster: str, args: argparse.Namespace) -> None:
+    if args.intermittent:
+        _intermittent(found, cluster, args)
+    elif args.node is None:
+        _runs(found, cluster, args)
+    else:
+        _node(found, cluster, args)
 
 
 def compare(args: argparse.Namespace) -> int:
@@ -200,6 +217,14 @@ def _page(found: History, cluster: str, args: argparse.Namespace) -> None:
     html_fleet.write(fleet, args.html)
     runs, nodes = len(fleet.runs), len(fleet.states.keys() - {""})
     _print(f"{args.html}: written: {count(runs, 'run')} of {count(nodes, 'node')} of cluster {cluster}")
+
+
+def _intermittent(found: History, cluster: str, args: argparse.Namespace) -> None:
+    from pytest_gpucluster.cli.intermittent import show_intermittent  # only here
+    from pytest_gpucluster.report.slow_series import intermittent
+
+    table = intermittent(found, cluster, most=args.runs or ALL_RUNS, pattern=args.metric or "*")
+    show_intermittent(table, cluster, as_json=args.json)
 
 
 def _accept(found: History, args: argparse.Namespace) -> None:
@@ -461,13 +486,18 @@ HISTORY = Command(
             "--runs",
             type=_positive,
             metavar="N",
-            help=f"number of runs ({RUNS}; of --html: all, at most {MAX_RUNS})",
+            help=f"number of runs ({RUNS}; of --html: all, at most {MAX_RUNS}; of --intermittent: all)",
         ),
         argument("--metric", metavar="PATTERN", help="only metrics with these names, like 'busbw*'"),
         argument(
             "--all",
             action="store_true",
             help="also show metrics of the node that were the same in all these runs",
+        ),
+        argument(
+            "--intermittent",
+            action="store_true",
+            help="the parts that were slow at times, more often than chance explains, over the runs; with --metric: by these metrics only",
         ),
         one_of(
             JSON,

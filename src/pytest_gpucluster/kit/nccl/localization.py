@@ -40,6 +40,7 @@ from pytest_gpucluster.kit.nccl.measurement import (
 )
 from pytest_gpucluster.kit.nccl.next_pairs import ALL_PAIRS_UP_TO, wanted_pairs
 from pytest_gpucluster.kit.nccl.open_questions import evidence, unresolved
+from pytest_gpucluster.kit.nccl.sensitivity import smallest_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -196,6 +197,7 @@ class Localiser:
             rounds=self._rounds["node"],
             part_rounds=self._rounds["part"],
             steps=self._steps,
+            smallest=smallest_fault(found.observed.judged, found.observed.bounds),
         )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.kit.nccl.pairing import Group
+    from pytest_gpucluster.kit.nccl.sensitivity import SmallestFault
 
 MIN_DISTANCE = 0.12  # of the median: four standard deviations of a fabric that scatters by 3%
 SIGMAS = 4.0
@@ -116,7 +117,7 @@ class Localisation:
     """The result. `evidence`: each relevant measurement with its members, GB/s and bound.
 
     `bad_parts` maps a bad node to its bad GPUs or adapters, if they can be identified. `rounds` counts rounds of pairs
-    of nodes, `part_rounds` those of pairs of GPUs, `steps` the batches that were run.
+    of nodes, `part_rounds` those of pairs of GPUs, `steps` the batches that were run. `smallest`: what the pairs would have shown.
     """
 
     bad_nodes: tuple[str, ...] = ()
@@ -129,6 +130,7 @@ class Localisation:
     rounds: int = 0
     part_rounds: int = 0
     steps: int = 0
+    smallest: SmallestFault | None = None
 
     @property
     def clean(self) -> bool:

@@ -11,6 +11,7 @@ from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.part import Part, pair
 from pytest_gpucluster.kit.nccl.inference import PARTNERS
 from pytest_gpucluster.kit.nccl.open_questions import NO_BOUND
+from pytest_gpucluster.kit.nccl.sensitivity import sensitivity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +57,7 @@ def all_slow(
 def link_findings(
     found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str], otherwise: str
 ) -> Judgement:
-    """Yield the bad links and leaf switches, and the candidates for a part that could not be identified.
+    """Yield the bad links and leaf switches, the candidates for a part that could not be identified, and the smallest fault that would show.
 
     `otherwise`: what to do if the nodes are too few to be compared.
     """
@@ -66,6 +67,7 @@ def link_findings(
         raise NotAvailable(untried)
     yield Metric("localisation_rounds", found.rounds, "rounds")
     yield Metric("localisation_steps", found.steps, "steps")
+    yield from sensitivity([found.smallest])
     for ends in found.bad_links:
         evidence, usual = found.evidence_of(*ends), "as fast as each end with its other partners"
         yield Finding(pair(*ends), "; ".join(evidence) or "slow", usual, code="slow_link")

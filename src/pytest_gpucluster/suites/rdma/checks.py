@@ -14,6 +14,7 @@ from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.kit.nccl.open_questions import NO_BOUND
 from pytest_gpucluster.kit.nccl.pair_findings import all_slow, link_findings, untried_pairs
+from pytest_gpucluster.kit.nccl.sensitivity import sensitivity
 from pytest_gpucluster.suites.rdma.campaign import SLOWEST_RAIL
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def links(results: Sequence[RdmaResult]) -> Judgement:
         raise NotApplicable("fewer than two nodes have rails")
     rounds = max(result.found[location].rounds for result, location in judged)
     yield Metric("rdma_rounds", rounds, "rounds")
+    yield from sensitivity(result.found[location].smallest for result, location in judged)
     for result, location in judged:
         nodes = [node for node, rails in result.rails.items() if location in rails]
         measured = result.measured(location)
