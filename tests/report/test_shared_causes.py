@@ -31,7 +31,7 @@ def night(hot: Iterable[str] = HOT, number: int = 1, **fields: Any) -> list[dict
     results = []
     for i, node in enumerate(NODES):
         metrics = [{"name": "sm_clock", "value": 1980 - i % 7 - 300 * (i < 12), "unit": "MHz", "part": gpu(k).as_dict()} for k in (0, 1)]  # fmt: skip
-        facts = {
+        facts: dict[str, Any] = {
             "check": "gpu.temperature",
             "metrics": metrics,
             "versions": {"VBIOS": "96.00" if i % 2 else "97.00"},
