@@ -31,16 +31,12 @@ def night(hot: Iterable[str] = HOT, number: int = 1, **fields: Any) -> list[dict
     results = []
     for i, node in enumerate(NODES):
         metrics = [{"name": "sm_clock", "value": 1980 - i % 7 - 300 * (i < 12), "unit": "MHz", "part": gpu(k).as_dict()} for k in (0, 1)]  # fmt: skip
-        facts: dict[str, Any] = {
-            "check": "gpu.temperature",
-            "metrics": metrics,
-            "versions": {"VBIOS": "96.00" if i % 2 else "97.00"},
-        }
+        versions = {"VBIOS": "96.00" if i % 2 else "97.00"}
+        facts: dict[str, Any] = {"check": "gpu.temperature", "metrics": metrics, "versions": versions}
         found = {"code": "too_hot", "part": gpu(3).as_dict(), "measured": "91 C", "expected": "below 80 C"}
         results.append(failing(node, findings=[found], **facts) if node in {*hot} else passing(node, **facts))
-    events = a_run(
-        results, nodes=NODES, start={"groups": [{"nodes": "gpu[01-60]", "profile": "h100-8"}]}, finish=1
-    )
+    groups = [{"nodes": "gpu[01-60]", "profile": "h100-8"}]
+    events = a_run(results, nodes=NODES, start={"groups": groups}, finish=1)
     events[1] |= {"factors": FACTORS} | fields
     return [it | {"run": f"run{number}", "time": it["time"] + number * 86400} for it in events]
 
@@ -49,8 +45,8 @@ def test_a_run_names_the_loop_of_its_hot_nodes_and_of_a_metric_that_passed() -> 
     run = read_run(night())
     lines = [*of_run(run).lines()]
     assert [it.split(" (by chance")[0] for it in lines] == [
-        f"shared: {PAIR}: gpu: sm_clock: median 1678 MHz on 12 nodes; elsewhere median 1977 MHz on 48 nodes",
         f"shared: {PAIR}: gpu.temperature: gpu too hot: 9 of 12 nodes; elsewhere 1 of 48 nodes",
+        f"shared: {PAIR}: gpu: sm_clock: median 1678 MHz on 12 nodes; elsewhere median 1977 MHz on 48 nodes",
     ]
     assert of_run(run) is of_run(run)
     page = html.render(run)
@@ -60,7 +56,7 @@ def test_a_run_names_the_loop_of_its_hot_nodes_and_of_a_metric_that_passed() -> 
 
 def test_what_the_run_reads_is_a_factor_too() -> None:
     place = {
-        "group": "gpu[01-60]",
+        "group": "all",
         "partition": "batch",
         "arch": "x86_64",
         "image": "6.8",
@@ -73,7 +69,7 @@ def test_what_the_run_reads_is_a_factor_too() -> None:
     found = {it[:2]: len(it.nodes) for it in factor_values(read_run(events))}
     assert found == {
         ("loop", "B"): 12, ("loop", "C"): 48, ("feed", "P1"): 12, ("feed", "P2"): 48, ("profile", "h100-8"): 60,
-        ("group", "gpu[01-60]"): 60, ("partition", "batch"): 60, ("leaf", "leaf1"): 60, ("architecture", "x86_64"): 60,
+        ("group", "all"): 60, ("partition", "batch"): 60, ("leaf", "leaf1"): 60, ("architecture", "x86_64"): 60,
         ("image", "6.8"): 60, ("VBIOS", "97.00"): 30, ("VBIOS", "96.00"): 30,
         ("gpu part number", "692-2G520"): 1, ("gpu firmware", "96.00 of 692-2G520"): 1,
     }  # fmt: skip

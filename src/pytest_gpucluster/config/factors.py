@@ -48,7 +48,7 @@ def read_factors(
         except OSError as error:
             why = f"{clip(stated[FACTOR_FILE], 200)}: cannot be read ({error.strerror})"
             errors.append(source.error(("factors", name), why))
-        except ValueError as error:
+        except (ValueError, csv.Error) as error:
             errors.append(source.error(("factors", name), clip(error, 300)))
     return found
 

@@ -41,7 +41,7 @@ CHANCE = 0.01  # probability of any false cause in one call
 FEWEST = 3  # nodes: two of a rack may both be sick
 SMALL = 20  # nodes; the sum of more ranks is close to normal, and its tail is lighter
 ALIKE = 0.9
-MOST = 4  # causes of one question
+MOST, MOST_TRIED = 4, 12  # causes of one question, and rejected values that may be some
 LEAST_RATIO, LEAST_SHIFT = (
     2.0,
     0.5,
@@ -75,7 +75,7 @@ class Question:
 
 
 class NodeSample(NamedTuple):
-    """Nodes on one side: how many, how many of them have the finding, and the median of the metric."""
+    """Nodes on one side: how many, how many of them have the finding (number other than 0), and the median of the metric."""
 
     nodes: int
     having: int
@@ -105,12 +105,12 @@ class _Shape(NamedTuple):
 
 @dataclass
 class _Hypothesis:
-    """One question against the values with the same nodes. `floor`: the least p that its counts allow."""
+    """One question against the values with the same nodes."""
 
     question: Question
     names: list[FactorValue]
     members: frozenset[str]
-    domain: tuple[str, ...]
+    scores: _Scores
     p: float
     shape: _Shape
 
@@ -118,29 +118,22 @@ class _Hypothesis:
 def shared_causes(
     factors: Iterable[FactorValue], questions: Iterable[Question], *, chance: float = CHANCE
 ) -> list[SharedCause]:
-    """Return what explains the questions, the surest first; with probability 1 - `chance` none of it is by chance.
+    """Return what explains the questions, findings first, then the surest; with probability 1 - `chance` none of it is by chance.
 
     A node without a value of a factor takes no part in its tests. Values and their opposites with fewer than FEWEST nodes are left out.
     """
     by_factor = grouped((it.factor, it) for it in factors)
     asked = [_asked(question, by_factor.values()) for it in questions for question in _forms(it)]
     rejected = _holm([it for found in asked for it in found], chance)
-    causes = [
-        cause for found in asked for cause in _named([it for it in found if id(it) in rejected], found, rejected, chance)
-    ]  # fmt: skip
-    return sorted(causes, key=lambda it: it.p)
+    causes = [cause for found in asked for cause in _named(found, rejected, chance)]
+    return sorted(causes, key=lambda it: (not it.question.counted, it.p))
 
 
 def _forms(question: Question) -> Iterator[Question]:
     """Yield a question as it is tested: of a metric with one number on half of the nodes, who is above and who below it."""
     values = question.values
-    if len(values) < 2 * FEWEST:
-        return
-    if question.counted:
-        yield question
-        return
-    level, often = Counter(values.values()).most_common(1)[0]
-    if 2 * often < len(values):
+    level, often = next(iter(Counter(values.values()).most_common(1)), (0.0, 0))
+    if question.counted or 2 * often < len(values):
         yield question
         return
     for side, sign in ((">", 1), ("<", -1)):
@@ -152,24 +145,19 @@ def _asked(question: Question, factors: Iterable[Sequence[FactorValue]]) -> list
     """Return the hypotheses of a question; values with the same nodes are one."""
     found: dict[tuple[frozenset[str], int], _Hypothesis] = {}
     values = question.values
-    if question.counted and sum(values.values()) < FEWEST:
+    if len(values) < 2 * FEWEST or (question.counted and sum(values.values()) < FEWEST):
         return []
-    ranks, whole = _Scores(question, tuple(values)), len(values)
+    whole = _Scores(question, tuple(values))
     for of_factor in factors:
         known = frozenset().union(*(it.nodes for it in of_factor))
-        domain = ranks.domain if values.keys() <= known else tuple(node for node in values if node in known)
-        if len(domain) < 2 * FEWEST:
-            continue
-        scores = ranks if len(domain) == whole else _Scores(question, domain)
+        scores = whole if whole.names <= known else _Scores(question, tuple(node for node in values if node in known))  # fmt: skip
         for value in of_factor:
             members = value.nodes & scores.names
-            if not FEWEST <= len(members) <= len(domain) - FEWEST:
-                continue
-            key = members, len(domain)
+            key = members, len(scores.names)
             if key in found:
                 found[key].names.append(value)
-            else:
-                found[key] = _Hypothesis(question, [value], members, domain, *scores.test(members))
+            elif FEWEST <= len(members) <= len(scores.names) - FEWEST:
+                found[key] = _Hypothesis(question, [value], members, scores, *scores.test(members))
     return list(found.values())
 
 
@@ -182,7 +170,7 @@ class _Scores:
         self.of = own if question.counted else _midranks(own)
         self.total = sum(self.of.values())
         self.names = frozenset(domain)
-        mean = self.total / len(domain)
+        mean = self.total / len(domain) if domain else 0.0
         self.squares = sum((it - mean) ** 2 for it in self.of.values())
 
     def test(self, members: Collection[str]) -> tuple[float, _Shape]:
@@ -204,9 +192,7 @@ class _Scores:
 def _midranks(values: Mapping[str, float]) -> dict[str, float]:
     """Return ranks from 1; equal numbers share the mean of theirs."""
     ranks: dict[str, float] = {}
-    for nodes in (
-        alike for _, alike in sorted(grouped((value, node) for node, value in values.items()).items())
-    ):
+    for _, nodes in sorted(grouped((value, node) for node, value in values.items()).items()):
         first = len(ranks)
         ranks |= dict.fromkeys(nodes, first + (len(nodes) + 1) / 2)
     return ranks
@@ -298,32 +284,41 @@ def _holm(hypotheses: Sequence[_Hypothesis], chance: float) -> dict[int, float]:
 
 
 def _named(
-    rejected: Sequence[_Hypothesis],
-    every: Sequence[_Hypothesis],
-    corrected: Mapping[int, float],
-    chance: float,
+    every: Sequence[_Hypothesis], rejected: Mapping[int, float], chance: float
 ) -> Iterator[SharedCause]:
     """Yield the causes of one question, each with those that cannot be told from it."""
-    left = [it for it in rejected if _is_worth_naming(it)]
+    own = {id(it): it.p for it in every if id(it) in rejected and _is_worth_naming(it)}
+    left = sorted((it for it in every if id(it) in own), key=lambda it: it.p)[:MOST_TRIED]
     chosen: list[_Hypothesis] = []
-    own = {id(it): it.p for it in left}
     while left and len(chosen) < MOST:
         # of a factor with two values both have the same p
         best = min(left, key=lambda it: (own[id(it)], len(it.members)))
-        left.remove(best)
-        beside = [it for it in left if _shares(it, best) and _given(best, [*chosen, it]) > chance]
-        alike = [it for it in every if it is not best and it not in chosen and _jaccard(it, best) >= ALIKE]
-        same = {id(it): it for it in (*beside, *alike)}
-        yield _cause(best, [*same.values()], corrected[id(best)])
+        same = [it for it in every if it is not best and _is_alike(it, best)]
+        same += [it for it in left if it not in same and _cannot_be_told(it, best, chosen, chance)]
+        names = (*best.names, *(name for it in same for name in it.names))
+        inside, outside = map(_sample, _sides(best))
+        yield SharedCause(best.question, names, not same, inside, outside, rejected[id(best)], best.members)
         chosen.append(best)
-        own = {id(it): _given(it, chosen) for it in left if id(it) not in same}
-        left = [it for it in left if own.get(id(it), 1.0) <= chance / max(1, len(own))]
+        left = [it for it in left if it is not best and it not in same]
+        own = {id(it): _given(it, chosen) for it in left}
+        left = [it for it in left if own[id(it)] <= chance / len(left)]
+
+
+def _is_alike(one: _Hypothesis, other: _Hypothesis) -> bool:
+    """Return whether two values hold almost the same nodes."""
+    return len(one.members & other.members) >= ALIKE * len(one.members | other.members)
+
+
+def _cannot_be_told(it: _Hypothesis, best: _Hypothesis, chosen: Sequence[_Hypothesis], chance: float) -> bool:
+    """Return whether another value holds most nodes of the best one, which explains nothing more beside it."""
+    holds = 2 * len(it.members & best.members) > len(best.members)
+    return it is not best and holds and _given(best, [*chosen, it]) > chance
 
 
 def _given(one: _Hypothesis, others: Iterable[_Hypothesis]) -> float:
     """Return the p of a hypothesis among nodes that are alike in the others."""
-    pieces = grouped((tuple(node in it.members for it in others), node) for node in one.domain)
-    scores, strata = _Scores(one.question, one.domain).of, []
+    pieces = grouped((tuple(node in it.members for it in others), node) for node in one.scores.domain)
+    scores, strata = one.scores.of, []
     inside = expected = variance = 0.0
     for nodes in pieces.values():
         n, m = len(nodes), len(one.members & set(nodes))
@@ -347,29 +342,20 @@ def _shares(one: _Hypothesis, other: _Hypothesis) -> bool:
 
 
 def _is_worth_naming(it: _Hypothesis) -> bool:
-    inside, outside = _samples(it)
+    sides = _sides(it)
+    inside, outside = map(_sample, sides)
     if it.question.counted:
         rates = inside.having / inside.nodes, outside.having / outside.nodes
         return inside.having >= FEWEST and rates[0] >= LEAST_RATIO * rates[1]
-    others = [it.question.values[node] for node in it.domain if node not in it.members]
-    spread = _MAD_TO_DEVIATION * statistics.median(abs(value - outside.median) for value in others)
+    spread = _MAD_TO_DEVIATION * statistics.median(abs(value - outside.median) for value in sides[1])
     return abs(inside.median - outside.median) >= LEAST_SHIFT * spread
 
 
-def _samples(it: _Hypothesis) -> tuple[NodeSample, NodeSample]:
-    values = it.question.values
-    sides = (
-        [node for node in it.domain if node in it.members],
-        [node for node in it.domain if node not in it.members],
-    )
-    inside, outside = ([values[node] for node in nodes] for nodes in sides)
-    return _sample(inside, counted=it.question.counted), _sample(outside, counted=it.question.counted)
+def _sides(it: _Hypothesis) -> tuple[list[float], list[float]]:
+    """Return the numbers of the nodes with the value, and of the others."""
+    found = grouped((node in it.members, it.question.values[node]) for node in it.scores.domain)
+    return found[True], found[False]
 
 
-def _sample(values: Sequence[float], *, counted: bool) -> NodeSample:
-    return NodeSample(len(values), sum(map(bool, values)) if counted else 0, statistics.median(values))
-
-
-def _cause(best: _Hypothesis, alike: Sequence[_Hypothesis], p: float) -> SharedCause:
-    names = (*best.names, *(name for it in alike for name in it.names))
-    return SharedCause(best.question, names, not alike, *_samples(best), p, best.members)
+def _sample(values: Sequence[float]) -> NodeSample:
+    return NodeSample(len(values), sum(map(bool, values)), statistics.median(values))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core.common_cause import likeness
 from pytest_gpucluster.core.grouping import grouped
@@ -245,18 +245,3 @@ def sentence(cause: SharedCause) -> str:
         f"{names(cause)}: {subject_of(cause)}: {sample(cause, cause.inside)}; elsewhere {sample(cause, cause.outside)} "
         f"(by chance {cause.p:.0e})"
     )
-
-
-def rows(found: SharedCauses) -> list[dict[str, Any]]:
-    """Return the rows of the page."""
-    return [
-        {
-            "names": names(it),
-            "subject": subject_of(it),
-            "inside": sample(it, it.inside),
-            "outside": sample(it, it.outside),
-            "p": f"{it.p:.0e}",
-            "nodes": sorted(it.nodes),
-        }
-        for it in found.causes
-    ]
