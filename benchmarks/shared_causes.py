@@ -29,7 +29,7 @@ from pytest_gpucluster.core.shared_causes import (
 NODES = [f"gpu{i:04}" for i in range(1000)]
 SIZES = {"rack": 20, "date": 40, "delivery": 50, "row": 100, "loop": 125, "feed": 250}
 FINDINGS, METRICS, BASE = 6, 40, 0.01
-HEALTHY = 3  # times as many healthy fleets
+HEALTHY = 10  # times as many healthy fleets
 ALPHA = 0.01
 
 

@@ -39,7 +39,7 @@ __all__ = ["CHANCE", "FactorValue", "NodeSample", "Question", "SharedCause", "sh
 
 CHANCE = 0.01  # probability of any false cause in one call
 FEWEST = 3  # nodes: two of a rack may both be sick
-SMALL = 20  # nodes; the sum of more ranks is close to normal, and its tail is lighter
+SMALL = 10  # nodes; the sum of more ranks is close to normal, and its tail is lighter
 ALIKE = 0.9
 MOST, MOST_TRIED = 4, 12  # causes of one question, and rejected values that may be some
 LEAST_RATIO, LEAST_SHIFT = (
@@ -122,8 +122,9 @@ def shared_causes(
 
     A node without a value of a factor takes no part in its tests. Values and their opposites with fewer than FEWEST nodes are left out.
     """
-    by_factor = grouped((it.factor, it) for it in factors)
-    asked = [_asked(question, by_factor.values()) for it in questions for question in _forms(it)]
+    by_factor = grouped((it.factor, it) for it in factors).values()
+    with_nodes = [(frozenset().union(*(it.nodes for it in values)), values) for values in by_factor]
+    asked = [_asked(question, with_nodes) for it in questions for question in _forms(it)]
     rejected = _holm([it for found in asked for it in found], chance)
     causes = [cause for found in asked for cause in _named(found, rejected, chance)]
     return sorted(causes, key=lambda it: (not it.question.counted, it.p))
@@ -141,15 +142,16 @@ def _forms(question: Question) -> Iterator[Question]:
         yield Question(question.subject, marked, True, level, side)
 
 
-def _asked(question: Question, factors: Iterable[Sequence[FactorValue]]) -> list[_Hypothesis]:
+def _asked(
+    question: Question, factors: Iterable[tuple[frozenset[str], Sequence[FactorValue]]]
+) -> list[_Hypothesis]:
     """Return the hypotheses of a question; values with the same nodes are one."""
     found: dict[tuple[frozenset[str], int], _Hypothesis] = {}
     values = question.values
     if len(values) < 2 * FEWEST or (question.counted and sum(values.values()) < FEWEST):
         return []
     whole = _Scores(question, tuple(values))
-    for of_factor in factors:
-        known = frozenset().union(*(it.nodes for it in of_factor))
+    for known, of_factor in factors:
         scores = whole if whole.names <= known else _Scores(question, tuple(node for node in values if node in known))  # fmt: skip
         for value in of_factor:
             members = value.nodes & scores.names

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import Run
 
 MAX_LINES = 12
+LEAST_P = 1e-99  # a smaller one says no more
 PROFILE = "profile"
 _JUDGED = ("passed", "failed", "waived")
 _PLACES = {
@@ -243,5 +244,5 @@ def sentence(cause: SharedCause) -> str:
     """Write a cause in one line."""
     return (
         f"{names(cause)}: {subject_of(cause)}: {sample(cause, cause.inside)}; elsewhere {sample(cause, cause.outside)} "
-        f"(by chance {cause.p:.0e})"
+        f"(by chance {max(cause.p, LEAST_P):.0e})"
     )
