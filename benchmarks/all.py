@@ -18,6 +18,7 @@ QUICK: tuple[tuple[str, ...], ...] = (
     ("report_scale.py", "--nodes", "100"),
     ("import_cost.py",),
     ("gate.py",),
+    ("shared_causes.py", "1"),
 )
 FULL: tuple[tuple[str, ...], ...] = (
     ("rivals.py", "4", "16", "64", "256", "--repeats", "3"),
@@ -30,6 +31,7 @@ FULL: tuple[tuple[str, ...], ...] = (
     ("report_scale.py",),
     ("import_cost.py",),
     ("gate.py",),
+    ("shared_causes.py", "50"),
 )
 
 

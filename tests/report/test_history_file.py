@@ -124,7 +124,7 @@ def damage(path: Path, how: str) -> None:
         ("pages", "damaged, or no SQLite file"),
         ("folder", "unable to open database file"),
         ("CREATE TABLE bookmarks (url TEXT)", "an SQLite file of another program"),
-        ("PRAGMA user_version = 999", "written by a newer pytest-gpucluster (schema 999, this one knows 6)"),
+        ("PRAGMA user_version = 999", "written by a newer pytest-gpucluster (schema 999, this one knows 7)"),
     ],
 )
 def test_an_unusable_file_is_reported_in_one_line_and_left_unchanged(
@@ -154,7 +154,7 @@ def test_a_file_of_an_earlier_version_is_refused_until_it_is_converted_with_what
         for statement in module.MIGRATIONS[3]:
             _, _, table, _, _, column, *_ = statement.split()
             db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        for table in ("parts", "stays", "failures", "work"):
+        for table in ("parts", "stays", "failures", "work", "factors"):
             db.execute(f"DROP TABLE {table}")
         db.execute("PRAGMA user_version = 3")
     argv, before = ["history", "--history", str(path)], path.read_bytes()
@@ -168,7 +168,7 @@ def test_a_file_of_an_earlier_version_is_refused_until_it_is_converted_with_what
     with pytest.raises(ConfigError, match="convert it once"):
         History(path, create=True)
     assert path.read_bytes() == before
-    for done in ("converted from schema 3 to 6", "nothing to convert"):
+    for done in ("converted from schema 3 to 7", "nothing to convert"):
         assert cli.main([*argv, "--convert"]) == 0
         assert capsys.readouterr().out == f"{path}: {done}\n"
     with contextlib.closing(History(path, create=True)) as kept:

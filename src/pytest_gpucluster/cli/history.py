@@ -27,6 +27,7 @@ from pytest_gpucluster.report.history_file import MIGRATIONS
 from pytest_gpucluster.report.night import night
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.regression import fold, share, when
+from pytest_gpucluster.report.shared_causes import of_history
 from pytest_gpucluster.report.words import labelled, number
 
 if TYPE_CHECKING:
@@ -66,8 +67,12 @@ def history(args: argparse.Namespace) -> None:
             _print(f"{found.path}: {found.keep(args.keep)} runs deleted")
         elif args.accept:
             _accept(found, args)
-        elif args.night:
-            for line in night(found, cluster_name(args, found)):
+        elif args.night or args.shared:
+            cluster, runs = cluster_name(args, found), args.runs or RUNS
+            lines = (
+                night(found, cluster) if args.night else of_history(found, cluster, runs).lines(verbose=True)
+            )
+            for line in lines:
                 _print(line)
         elif args.html:
             _page(found, cluster_name(args, found), args)
@@ -520,6 +525,11 @@ HISTORY = Command(
                 "--night",
                 action="store_true",
                 help="what the newest run changed, in at most 15 lines: new, changed, healed and open failures with their ages",
+            ),
+            argument(
+                "--shared",
+                action="store_true",
+                help="what nodes with a finding, or with a shifted metric, share in the last runs: rack, cooling loop, firmware",
             ),
             argument(
                 "--html",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from pytest_gpucluster.config.ansible import Inventory, read_inventory
+from pytest_gpucluster.config.factors import read_factors
 from pytest_gpucluster.config.models import (
     NO_ENVIRONMENT,
     SECTIONS,
@@ -120,6 +121,8 @@ def load_cluster(
     if not groups:
         raise source.error((), "names no nodes: write `nodes: gpu[01-16]` and `profile: NAME`, or `groups`")
     shared = {name: getattr(written, name) for name in ClusterSettings.model_fields}
+    known = {node for group in groups for node in hostlist.expand(str(group["nodes"]))}
+    shared["factors"] = read_factors(source, written.factors, known, errors)
     shared["suites"] = tuple(str(Path(source.label).parent / folder) for folder in written.suites)
     name = written.name or Path(source.label).stem
     cluster = Cluster(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, ov
 from pydantic import (
     BeforeValidator,
     Field,
+    WithJsonSchema,
     create_model,
     field_validator,
     model_validator,
@@ -26,6 +27,7 @@ from pydantic import (
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.budget import Budget
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.known_lines import KnownLine  # noqa: TC001 - pydantic reads the annotation
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import (
@@ -80,6 +82,15 @@ PROFILE_ROWS: dict[type[ProfileRow], str] = {
 # The name of a profile, or keys that go before those of the profile which `extends` names.
 ProfilePart = Annotated[
     dict[str, Any], BeforeValidator(lambda value: {"extends": value} if isinstance(value, str) else value)
+]
+
+FACTOR_FILE = "file:"  # no hostlist: the key of a path in place of hostlists
+_STATED = {"type": "object", "additionalProperties": {"type": "string"}}
+# {hostlist: value}, or {FACTOR_FILE: path} for a path of a CSV file
+FactorValues = Annotated[
+    dict[Text, Text],
+    BeforeValidator(lambda value: {FACTOR_FILE: value} if isinstance(value, str) else value),
+    WithJsonSchema({"anyOf": [_STATED, {"type": "string"}]}),
 ]
 
 
@@ -557,6 +568,11 @@ class ClusterSettings(_AccessAndSections):
         {},
         description="hostlist: where these nodes are, like 'rack A07 unit {n}'; {n} is the place of a node in its hostlist, from 1",
     )
+    factors: dict[Text, FactorValues] = Field(
+        {},
+        description="what nodes may have in common, like `rack`, `power feed` or `cooling loop`: mapping of hostlists to its values, "
+        "or a CSV file with the columns `node` and one for each factor; relative to this file",
+    )
     units: dict[Text, NamedNodes] = Field(
         {}, description="scalable unit: hostlist of its nodes, which are handed over together"
     )
@@ -670,6 +686,18 @@ class Cluster(ClusterSettings, defer_build=False):
     def place_of(self, node: str) -> str:
         """Return where a node is, by `location`; '' if the file does not say it."""
         return self._places.get(node, "")
+
+    def stated_factors(self, nodes: Collection[str]) -> dict[str, dict[str, str]]:
+        """Return {factor: {value: hostlist}} of some nodes: `factors`, `location` and `units`, of which the first counts."""
+        location = {node: place for names, place in self.location.items() for node in hostlist.expand(names)}
+        units = {node: unit for unit, names in self.units.items() for node in hostlist.expand(names)}
+        found: dict[str, dict[str, str]] = {}
+        for factor, by_node in ({"location": location, "unit": units} | self.factors).items():
+            values = grouped((by_node[node], node) for node in nodes if node in by_node)
+            found |= (
+                {factor: {value: hostlist.fold(names) for value, names in values.items()}} if values else {}
+            )
+        return found
 
     @cached_property
     def _places(self) -> dict[str, str]:

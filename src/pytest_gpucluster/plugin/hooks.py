@@ -101,6 +101,7 @@ class Hooks:
                 if (info := session.inventory.get(node)) is not None
             },
             places=self._places(),
+            factors=session.cluster.stated_factors(session.plan.selected),
         )
 
     def _places(self) -> list[dict[str, Any]]:

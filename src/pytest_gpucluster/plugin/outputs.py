@@ -42,6 +42,7 @@ from pytest_gpucluster.report.junit import shell_property
 from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.run_folder import EVENTS, LATEST
 from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.shared_causes import of_run
 from pytest_gpucluster.report.tables import table
 from pytest_gpucluster.report.verdict import PUNCHLIST, ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
@@ -353,6 +354,7 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
     yield from without_expectation(run, stated)
     yield from advisory_lines(run)
     yield from remark_lines(run) if verbose else ()
+    yield from of_run(run).lines(verbose=verbose)
     yield from (f"warning: {text}" for _, text in shell_property(run))
     yield from (f"waived: {line}" for use in uses(run) for line in use.lines())
     yield from (f"warning: {line}" for line in unused(run))

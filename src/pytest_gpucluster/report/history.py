@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.finding import Metric, Quantity
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, MetricTrend, judge, rule_of
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.safe_json import loads
@@ -97,6 +98,7 @@ class History(HistoryFile):
             nodes = self._insert_nodes(run, number)
             self._insert_items(run, number, nodes)
             self._insert_metrics(run, number, nodes)
+            self._insert_factors(run, nodes)
             self._db.executemany(
                 "INSERT INTO acts VALUES (?, ?, ?, ?, ?, ?)",
                 [(number, nodes[it.node], it.time, it.result, it.reason, run.user) for it in run.acts],
@@ -158,6 +160,18 @@ class History(HistoryFile):
             )
         self._db.executemany("INSERT INTO node_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
         return known
+
+    def _insert_factors(self, run: Recorded, nodes: dict[str, int]) -> None:
+        self._db.executemany(
+            "INSERT INTO factors VALUES (?, ?, ?, ?) ON CONFLICT (node, factor, value) DO UPDATE SET "
+            "seen = max(seen, excluded.seen)",
+            [
+                (nodes[node], it.factor, it.value, run.started)
+                for it in run.factors
+                for node in it.nodes
+                if node in nodes
+            ],
+        )
 
     def _node_ids(self, cluster: str, *, simulated: bool) -> dict[str, int]:
         return dict(
@@ -416,6 +430,16 @@ class History(HistoryFile):
                 tuple(self._turned(number, past, against)),
                 str(self.path),
             )
+
+    def factors(self, cluster: str, simulated: bool) -> dict[tuple[str, str], list[str]]:
+        """Return {(factor, value): nodes}, as the newest run found each factor of a node."""
+        rows = self.query(
+            "SELECT f.factor, f.value, n.name FROM factors f JOIN nodes n ON n.id = f.node WHERE n.cluster = ? AND n.simulated = ? "
+            "AND f.seen = (SELECT max(seen) FROM factors g WHERE g.node = f.node AND g.factor = f.factor) "
+            "ORDER BY f.factor, f.value",
+            (cluster, simulated),
+        )
+        return grouped(((factor, value), node) for factor, value, node in rows)
 
     def last_good(self, cluster: str, *, simulated: bool) -> dict[str, float]:
         """Return {node: start of the last run that found it good}, in seconds since the epoch."""

@@ -108,6 +108,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     TABLES,
     WORK,
+    # seen: when the last run found the node with this value
+    (
+        """CREATE TABLE factors (node INTEGER, factor TEXT, value TEXT, seen REAL NOT NULL,
+            PRIMARY KEY (node, factor, value)) WITHOUT ROWID""",
+    ),
 )
 
 

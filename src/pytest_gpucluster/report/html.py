@@ -40,6 +40,7 @@ from pytest_gpucluster.report.record import (
 )
 from pytest_gpucluster.report.record import render as record_json
 from pytest_gpucluster.report.regression import ShownComparison
+from pytest_gpucluster.report.shared_causes import of_run, sentence
 from pytest_gpucluster.report.verdict import NARROWING, judge, judged_suites, narrowing, ordered
 from pytest_gpucluster.report.waivers import all_waivers
 from pytest_gpucluster.report.words import clock, folded, remark_lines
@@ -91,6 +92,7 @@ def render(run: Run, record: bytes | None = None) -> str:
         waivers=all_waivers(run),
         bandwidth=bandwidth(run),
         numbers=numbers(run),
+        shared=[(it, sentence(it)) for it in of_run(run).causes],
         comparison=_comparison(comparison),
         acts=_acts(run)[:MAX_ACTS],
         gaps=_gaps(run),

@@ -174,6 +174,10 @@ class Run:
     versions: dict[str, dict[str, list[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
+    # factor -> value -> nodes, as the cluster file states them
+    factors: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    # results by then, and what report.shared_causes.of_run made of them
+    shared: tuple[int, Any] | None = None
     # of a node, as the suite parts read them
     parts: dict[str, list[InstalledPart]] = field(default_factory=dict)
     evidence: dict[str, dict[str, Any]] = field(default_factory=dict)  # of a node, the event of its case file
@@ -293,9 +297,18 @@ def _nodes(run: Run, event: dict[str, Any]) -> None:
         return
     run.nodes, run.selected = event, [one_line(node) for node in as_list(event.get("selected"))]
     _problems(run, event.get("not_tested"))
+    _factors(run, event.get("factors"))
     for shared in as_dicts(event.get("places")):
         place = Place(*(one_line(shared.get(key.name)) for key in fields(Place)))
         run.places |= dict.fromkeys(map(one_line, as_list(shared.get("nodes"))), place)
+
+
+def _factors(run: Run, found: Any) -> None:
+    for factor, values in as_dict(found).items():
+        of_factor = run.factors.setdefault(one_line(factor), {})
+        for value, nodes in as_dict(values).items():
+            with contextlib.suppress(ValueError):  # a foreign log
+                of_factor[one_line(value)] = hostlist.expand(text(nodes))
 
 
 def _problems(run: Run, found: Any) -> None:

@@ -18,10 +18,12 @@ from pytest_gpucluster.core.metric_direction import HIGHER, rule_of
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.safe_json import as_list, finite
 from pytest_gpucluster.core.sanitize import printable
+from pytest_gpucluster.core.shared_causes import FactorValue
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import FIT
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_model import cleaned, one_line
+from pytest_gpucluster.report.shared_causes import factor_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,6 +97,7 @@ class Recorded:
     acts: tuple[NodeAct, ...] = ()
     user: str = ""
     parts: Mapping[str, Sequence[InstalledPart]] = field(default_factory=dict)  # of a node
+    factors: tuple[FactorValue, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -135,6 +138,7 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
         | frozenset(map(plain, log.proofs.of(FIT))),  # by checks of the whole cluster alone
         acts=tuple(node_acts(log)),
         user=plain(start.get("user") or ""),
+        factors=tuple(FactorValue(plain(it.factor), plain(it.value), it.nodes) for it in factor_values(log)),
         parts={plain(node): [it.mapped(plain) for it in parts] for node, parts in log.parts.items()},
     )
 
