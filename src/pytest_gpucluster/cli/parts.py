@@ -55,13 +55,13 @@ def parts(args: argparse.Namespace) -> None:
 
 
 def _rates(ledger: Ledger, *, simulated: bool, as_json: bool) -> None:
-    columns = ("part", "model", "part number", "firmware", "parts", "days", "failures")
+    columns = ("part", "model", "number", "firmware", "parts", "days", "failures")
     rows = ledger.rates(simulated=simulated, now=time.time())
     if as_json:
         print_json({"simulated": simulated, "rates": [dict(zip(columns, row, strict=True)) for row in rows]})
         return
     print_clean(
-        (*columns, "days between failures"),
+        (*columns[:2], "part number", *columns[3:], "days between failures"),
         [(*row[:5], f"{row[5]:.1f}", row[6], f"{row[5] / row[6]:.1f}" if row[6] else "-") for row in rows],
     )
 
