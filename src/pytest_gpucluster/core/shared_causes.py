@@ -15,6 +15,7 @@ finding, a metric) against one value of a factor; the unit of all tests is the n
   CHANCE each, so that many metrics do not hide a finding.
 - Several rejected values of one question: the first is named. Another one is named too only if it still explains what is left
   within the first (Mantel and Haenszel 1959; the sum of hypergeometric variables, or ranks within strata: van Elteren 1960).
+  That test has CHANCE for each question, not for the run.
 - Values that the data cannot tell apart from the named one are reported with it: they hold almost the same nodes (Jaccard's index
   of at least ALIKE), or hold most of its nodes, and with them given the named one explains nothing more.
 """
@@ -118,7 +119,7 @@ class _Hypothesis:
 def shared_causes(
     factors: Iterable[FactorValue], questions: Iterable[Question], *, chance: float = CHANCE
 ) -> list[SharedCause]:
-    """Return what explains the questions, findings first, then the surest; with probability 1 - `chance` none of it is by chance.
+    """Return what explains the questions, findings first, then the surest; on healthy nodes the result is empty with probability 1 - `chance`.
 
     A node without a value of a factor takes no part in its tests. Values and their opposites with fewer than FEWEST nodes are left out.
     """
