@@ -108,7 +108,7 @@ function selected(gpu,   parts, n, i) {
   if (ids == "") return 1
   n = split(ids, parts, ",")
   for (i = 1; i <= n; i++)
-    if (parts[i] == gpu || parts[i] == get("uuid", gpu) || get("pci.bus_id", gpu) ~ toupper(parts[i] "$"))
+    if (parts[i] == gpu || parts[i] == get("uuid", gpu) || (parts[i] ~ /:/ && get("pci.bus_id", gpu) ~ toupper(parts[i] "$")))
       return 1
   return 0
 }
