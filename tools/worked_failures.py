@@ -112,7 +112,7 @@ class Site:
 
     def _pytest(self, *words: str) -> tuple[int, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--evidence=off", *words],
             cwd=self.folder,
             env={**environment(**self.sandbox.env), "COLUMNS": "100"},
             capture_output=True,

@@ -59,7 +59,11 @@ def test_the_evidence_of_each_failed_part_is_there_before_slurm_drains_its_node(
         sick.layout.log_file("slurmctld").read_text(),
         re.MULTILINE,
     )
-    assert {node: datetime.fromisoformat(at).timestamp() > read[node]["time"] for at, node in drained} == {
+    assert {
+        node: datetime.fromisoformat(at).timestamp() > read[node]["time"]
+        for at, node in drained
+        if node in read
+    } == {
         "gpu02": True,
         "gpu03": True,
     }
