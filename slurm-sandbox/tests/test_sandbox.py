@@ -260,8 +260,7 @@ def test_a_process_lives_until_its_last_thread_has_given_back_what_it_holds() ->
     me = processes.identify(child.pid)
     assert me is not None
     stat = Path(f"/proc/{child.pid}/stat")
-    while stat.read_text().rpartition(")")[2].split()[0] != "Z":
-        time.sleep(0.01)
+    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", "the first thread has ended")
     assert me.alive
     child.communicate(b"\n")
     assert not me.alive

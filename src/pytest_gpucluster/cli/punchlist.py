@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
-import getpass
 import io
 import sys
 import time
@@ -18,6 +17,7 @@ from pytest_gpucluster.cli.history import COMMON, cluster_name, history_file
 from pytest_gpucluster.core import hostlist, redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.run_mark import user
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.history import History
@@ -168,7 +168,7 @@ def _html(name: str, found: Sequence[PunchlistRow], lines: Sequence[str], *, sim
 
 def change(args: argparse.Namespace) -> None:
     """Give items a state, and print them."""
-    who = plain(redact.text(args.by or _user()))
+    who = plain(redact.text(args.by or user()))
     note = plain(redact.text(args.note))
     with contextlib.closing(History(history_file(args))) as history:
         found = history.change_work(args.items, args.state, who=who, note=note, at=time.time())
@@ -177,13 +177,6 @@ def change(args: argparse.Namespace) -> None:
         print(clean(f"item {it.id}: {it.state}{by}: {it.check} on {it.node or 'the cluster'}"))
     if args.state == DONE:
         print("next: pytest --cluster=NAME --punchlist tests what is done; a passing check proves it")
-
-
-def _user() -> str:
-    """Return the name of the user; '' where the system does not know it."""
-    with contextlib.suppress(KeyError, OSError):
-        return getpass.getuser()
-    return ""
 
 
 def _item(text: str) -> int:

@@ -39,6 +39,7 @@ __all__ = [
     "chance",
     "holm",
     "judge_parts",
+    "log_comb",
     "more_needed",
     "slow_among",
     "upper_share",
@@ -279,7 +280,7 @@ def binomial_tail(least: int, trials: int, share: float) -> float:
 def _binomial_sum(least: int, trials: int, share: float) -> float:
     if least > trials or share <= 0:
         return 0.0
-    log_first = _log_comb(trials, least) + least * math.log(share)
+    log_first = log_comb(trials, least) + least * math.log(share)
     log_first += (trials - least) * math.log1p(-share) if least < trials else 0.0
     odds = share / (1 - share) if least < trials else 0.0
     return _sum(log_first, ((trials - at) / (at + 1) * odds for at in range(least, trials)))
@@ -299,7 +300,8 @@ def _conditional_tail(part: SlowCount, fleet: SlowCount, odds: float) -> float:
     return math.fsum(weights[part.slow - first :]) / math.fsum(weights)
 
 
-def _log_comb(total: int, chosen: int) -> float:
+def log_comb(total: int, chosen: int) -> float:
+    """Return the logarithm of the binomial coefficient."""
     return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
 
 

@@ -120,6 +120,11 @@ class Part:
         return replace(self, name="" if self.kind == "gpu" else self.name, address="", serial="", of=of)
 
     @property
+    def exchanged(self) -> Part:
+        """The part that hands exchange for a fault of this one: of an NVLink its GPU."""
+        return self.of if self.kind == "nvlink" and self.of else self
+
+    @property
     def slot(self) -> Part:
         """The part without what changes when it is exchanged."""
         return replace(self.shared, address=self.address, of=self.of.slot if self.of else None)

@@ -8,6 +8,7 @@ mark stay.
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import os
 import re
@@ -22,6 +23,14 @@ _NAME = re.compile(rf"{PREFIX}-(?:[a-z]+-)?([0-9a-f]{{8}}-[0-9]+-[0-9]+)(?:-[0-9
 def name_of_run(purpose: str = "", suffix: str = "") -> str:
     """Return `gpucluster-PURPOSE-MARK-SUFFIX` for this process; without a mark if /proc is not usable."""
     return "-".join(filter(None, (PREFIX, purpose, _mark(), suffix)))
+
+
+def user() -> str:
+    """Return the name of whoever runs this, '' where the system does not know."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def mark_in(name: str) -> str:

@@ -32,6 +32,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.intermittent import log_comb
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -228,15 +229,11 @@ def _few_ranks(n: int, few: int, pairs: int) -> float:
 def _hypergeometric(n: int, marked: int, m: int) -> tuple[float, ...]:
     """Return the probability of each number of marked nodes among m of n, from the least possible number on."""
     lowest, highest = max(0, m + marked - n), min(m, marked)
-    whole = _log_comb(n, m)
+    whole = log_comb(n, m)
     return tuple(
-        math.exp(_log_comb(marked, k) + _log_comb(n - marked, m - k) - whole)
+        math.exp(log_comb(marked, k) + log_comb(n - marked, m - k) - whole)
         for k in range(lowest, highest + 1)
     )
-
-
-def _log_comb(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def upper_tail(inside: int, strata: Iterable[tuple[int, int | None, int]]) -> float:

@@ -14,6 +14,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.safe_json import as_dict
 from pytest_gpucluster.evidence.case_file import text_of
 from pytest_gpucluster.evidence.tools import file_name
+from pytest_gpucluster.report.run_model import EVIDENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -99,19 +100,23 @@ def anonymous(run: Run) -> Callable[[str], str]:
 
 
 def _changed(name: str, data: bytes, change: Callable[[str], str]) -> bytes:
-    packed_ = name.endswith(".gz")
-    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-        text = (file.read(MOST) if packed_ else data).decode(errors="replace")
+    is_packed = name.endswith(".gz")
+    text = (_unpacked(data) if is_packed else data).decode(errors="replace")
     changed = change(text).encode(errors="replace")
     if changed == text.encode(errors="replace"):
         return data
-    return gzip.compress(changed, mtime=0) if packed_ else changed
+    return gzip.compress(changed, mtime=0) if is_packed else changed
+
+
+def _unpacked(data: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        return file.read(MOST)
 
 
 def _content(root: Path, name: str) -> bytes:
     path = root / name
     try:
-        if path.resolve().parent.parent not in (root.resolve(), (root / "evidence").resolve()):
+        if path.resolve().parent.parent not in (root.resolve(), (root / EVIDENCE).resolve()):
             raise GpuClusterError(f"{path}: is not a file of this run")
         return path.read_bytes()
     except OSError as error:

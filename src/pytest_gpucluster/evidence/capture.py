@@ -20,6 +20,7 @@ from pytest_gpucluster.evidence.tools import BUG_REPORT, INVENTORY, OWNERS, TEXT
 from pytest_gpucluster.kit.gpu.diagnostics import owner
 from pytest_gpucluster.kit.parts.inventory import PARTS
 from pytest_gpucluster.report.atomic_write import harmless
+from pytest_gpucluster.report.run_model import EVIDENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.part import InstalledPart
 
-FOLDER = "evidence"
 UNPACKED = 64 << 20  # bytes of a bug report that are read
 _NO_END = "absent", "late", "unknown"
 _BLOCK = 1 << 15
@@ -96,7 +96,7 @@ def stored(
     files, missing = [], {}
     with (
         contextlib.closing(Folder(root, create=True, group=group)) as run,
-        contextlib.closing(run.folder(FOLDER, create=True)) as above,
+        contextlib.closing(run.folder(EVIDENCE, create=True)) as above,
         contextlib.closing(above.folder(file_name(capture.node), create=True)) as folder,
     ):
         for section in capture.sections:
@@ -120,7 +120,7 @@ def stored(
             )
     return {
         "node": capture.node,
-        "folder": f"{FOLDER}/{file_name(capture.node)}",
+        "folder": f"{EVIDENCE}/{file_name(capture.node)}",
         "files": files,
         "missing": missing,
         "problem": capture.problem,

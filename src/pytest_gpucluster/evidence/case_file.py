@@ -43,16 +43,11 @@ class Case:
         return list(dict.fromkeys(result.check for result, _, _ in self.failures))
 
 
-def exchanged(part: Part) -> Part:
-    """Return the part that is exchanged for a fault of this one: the GPU for its NVLink; else the part itself."""
-    return exchanged(part.of) if part.kind == "nvlink" and part.of is not None else part
-
-
 def cases_of(run: Run, *, every: bool = False) -> list[Case]:
     """Return the cases of a run by node and part. `every`: also of failures that require no repair, or of all nodes alike."""
     found: dict[tuple[str, str], Case] = {}
     for result, verdict, finding in deciding(run.results, every=every):
-        part = exchanged(finding.part)
+        part = finding.part.exchanged
         case = found.setdefault((result.node, part.place), Case(result.node, part))
         case.failures.append((result, verdict, finding))
     for case in found.values():
@@ -89,6 +84,7 @@ def _installed(part: Part, listed: Sequence[InstalledPart]) -> Iterator[Installe
 def record_of(run: Run, case: Case) -> dict[str, Any]:
     """Return a case as plain data."""
     evidence = as_dict(run.evidence.get(case.node))
+    excluded, left = _excluded(run, case.node)
     return {
         "case": VERSION,
         "cluster": run.start.get("cluster", ""),
@@ -107,8 +103,8 @@ def record_of(run: Run, case: Case) -> dict[str, Any]:
         "findings": [_finding(*failure) for failure in case.failures],
         "repeated": [*_repeats(run, case)],
         "control": [*_controls(run, case)],
-        "excluded": [{"cause": cause, "by": by} for cause, by in _excluded(run, case.node)[0].items()],
-        "not_excluded": _excluded(run, case.node)[1],
+        "excluded": [{"cause": cause, "by": by} for cause, by in excluded.items()],
+        "not_excluded": left,
         "folder": evidence.get("folder", ""),
         "files": as_dicts(evidence.get("files")),
         "missing": as_dict(evidence.get("missing")),

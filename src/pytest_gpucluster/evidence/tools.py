@@ -97,7 +97,7 @@ OF_KIND = {
     "chassis": _MEMORY,
     "board": _MEMORY,
 }
-_WITH_GPU = {"gpu", "rail", "nvlink", "nvswitch", ""}
+_WITH_GPU = {"gpu", "rail", "nvlink", "nvswitch"}
 
 
 def tools_for(parts: Iterable[Part], *, full: bool) -> list[Tool]:

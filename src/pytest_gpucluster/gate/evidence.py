@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.probe import Answer, with_root
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import count
-from pytest_gpucluster.evidence.capture import FOLDER, Capture, read_capture, stored
-from pytest_gpucluster.evidence.case_file import exchanged
+from pytest_gpucluster.evidence.capture import Capture, read_capture, stored
 from pytest_gpucluster.evidence.tools import QUICK, command_for, file_name
 from pytest_gpucluster.report.atomic_write import write_whole
+from pytest_gpucluster.report.run_model import EVIDENCE
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport.base import Transport
@@ -38,7 +38,7 @@ def keep(found: GateResult, transport: Transport, folder: Path | None, *, sudo: 
     if root is None or not found.repairs:
         return ""
     name = file_name(f"{found.node}-{found.repairs[0][0].check}")
-    place = root / FOLDER / name
+    place = root / EVIDENCE / name
     with contextlib.suppress(OSError):
         if time.time() - place.stat().st_mtime < AGAIN:
             return f"evidence: {place}, of an earlier gate"
@@ -54,6 +54,6 @@ def keep(found: GateResult, transport: Transport, folder: Path | None, *, sudo: 
 
 def _capture(found: GateResult, transport: Transport, *, sudo: bool) -> Capture:
     mark = secrets.token_hex(12)
-    command = command_for([exchanged(finding.part) for _, finding in found.repairs], mark, full=False)
+    command = command_for([finding.part.exchanged for _, finding in found.repairs], mark, full=False)
     done = transport.run(["sh", "-c", with_root(command) if sudo else command], timeout=QUICK + 3.0)
     return read_capture(Answer(found.node, done.rc, done.stdout.encode(), done.stderr.encode()), mark)

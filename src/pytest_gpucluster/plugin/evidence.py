@@ -20,12 +20,13 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import count
-from pytest_gpucluster.evidence.capture import FOLDER, Capture, read_capture, stored
-from pytest_gpucluster.evidence.case_file import deciding, exchanged
+from pytest_gpucluster.evidence.capture import Capture, read_capture, stored
+from pytest_gpucluster.evidence.case_file import deciding
 from pytest_gpucluster.evidence.tools import ANSWER, FULL, command_for
 from pytest_gpucluster.plugin.option_table import runs_tests
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.result import read_result
+from pytest_gpucluster.report.run_model import EVIDENCE
 from pytest_gpucluster.run.record import clean
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class EvidencePlugin:
         if report.when == "call" and report.failed and plain:
             result = read_result({**plain, "outcome": "failed", "nodeid": report.nodeid})
             for _, _, finding in deciding([result], every=self.every):
-                self._parts.setdefault(result.node, {}).setdefault(exchanged(finding.part), report.nodeid)
+                self._parts.setdefault(result.node, {}).setdefault(finding.part.exchanged, report.nodeid)
         return report
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # registered after the drain's: before it repeats anything
@@ -173,7 +174,7 @@ class EvidencePlugin:
         if read:
             files = sum(len(found[node]["files"]) for node in read)
             terminalreporter.write_line(
-                f"evidence of {hostlist.shown(read)}: {count(files, 'file')} in {self.reports.folder / FOLDER}; "
+                f"evidence of {hostlist.shown(read)}: {count(files, 'file')} in {self.reports.folder / EVIDENCE}; "
                 f"gpucluster evidence {self.reports.folder} lists the case of each part"
             )
         for node, event in found.items():

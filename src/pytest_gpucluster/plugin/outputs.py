@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import os
 import platform
@@ -29,6 +28,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.run_mark import user
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.core.text import some
@@ -155,14 +155,6 @@ def scope(config: pytest.Config, items: Collection[int] = ()) -> dict[str, str |
         given |= {name: getattr(option, attribute_of(name, **it)) for name, it in suite.options.items()}
     given |= {"--slow": "yes" if option.slow else "", "--intrusive": "yes" if option.intrusive else ""}
     return {name: value if isinstance(value, list) else str(value) for name, value in given.items() if value}
-
-
-def user() -> str:
-    """Return the name of whoever runs this, '' where the system does not know."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
 
 
 UNJUDGED = ("not checked", "not applicable")

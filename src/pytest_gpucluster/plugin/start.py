@@ -24,6 +24,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError, has_waited
 from pytest_gpucluster.core.registry import parts_of_suites
+from pytest_gpucluster.core.scope import Scope
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.units import parse_option_time
@@ -61,7 +62,7 @@ from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
 from pytest_gpucluster.report.events import EventLog, read_log
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.punchlist import Scope, scope_of
+from pytest_gpucluster.report.punchlist import scope_of
 from pytest_gpucluster.report.run_folder import EVENTS, OF_CAMPAIGN, RunFolder
 from pytest_gpucluster.report.run_model import REFUSED, WAITED
 from pytest_gpucluster.report.step_logs import StepLogs

@@ -384,7 +384,7 @@ def _concerned(
     places: Mapping[tuple[str, str, str], tuple[int, str]],
 ) -> Iterable[tuple[int, str]]:
     """Yield the parts, with their slots, that a finding is about."""
-    owner = part.of if part.kind == "nvlink" and part.of else part
+    owner = part.exchanged
     kinds = _EXCHANGED.get(owner.kind, (owner.kind,))
     found = {
         places[node, kind, key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.registry import parts_of_suites, suites
+from pytest_gpucluster.core.scope import Scope
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.proof import CLUSTER, RUN_SUITE
+from pytest_gpucluster.report.run_model import EVIDENCE
 from pytest_gpucluster.report.words import folded, for_nodes
 from pytest_gpucluster.report.work import DONE
 
@@ -110,7 +112,7 @@ def _place(item: WorkItem, cluster: Cluster | None, cables: Mapping[tuple[str, s
 
 def case_file(run: Path, item: WorkItem) -> str:
     """Return the folder with the evidence of an item's node in the folder of its run; '' without one."""
-    folder = run / "evidence" / item.node
+    folder = run / EVIDENCE / item.node
     return str(folder) if item.node and folder.is_dir() else ""
 
 
@@ -126,28 +128,6 @@ def natural(text: str) -> tuple[tuple[bool, int, str], ...]:
 
 
 # --- what a run of the list tests
-
-
-@dataclass(frozen=True)
-class Scope:
-    """`items`: the numbers of what was done. `checks`: patterns by node, '' for those of the cluster; `neighbours` are healthy nodes."""
-
-    items: tuple[int, ...] = ()
-    checks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    neighbours: tuple[str, ...] = ()
-    asked: Mapping[str, Sequence[str]] = field(
-        default_factory=dict
-    )  # the checks of the items, with their nodes
-    gone: tuple[int, ...] = ()  # items none of whose nodes may be tested
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes to test."""
-        return tuple(filter(None, self.checks))
-
-    def has(self, check: str, node: str) -> bool:
-        """Return whether the run tests this."""
-        return any(fnmatchcase(check, pattern) for pattern in self.checks.get(node, ()))
 
 
 def scope_of(

@@ -46,7 +46,8 @@ _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
 _MAX_COMMAND = 1000
 _ACTS = ("drain_", "resume_", "trial_", "node_")  # what plugin/drain.py writes
-_EVIDENCE = re.compile(r"evidence/[\w-][\w.-]*")
+EVIDENCE = "evidence"  # folder of a run
+_EVIDENCE = re.compile(rf"{EVIDENCE}/[\w-][\w.-]*")
 _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
 
 

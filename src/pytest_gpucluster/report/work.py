@@ -175,14 +175,14 @@ class WorkTable:
         shared: dict[tuple[object, ...], list[tuple[RecordedItem, Finding]]] = defaultdict(list)
         for item in failed:
             for it in item.common:
-                shared[item.check, it.code, _owner(it.part).likeness].append((item, it))
+                shared[item.check, it.code, it.part.exchanged.likeness].append((item, it))
             own = [it for it in item.findings if it not in item.common]
             nodes = (item.node,) if item.node else selected
             if own or not item.findings:  # without findings: a plain assertion of a site's test
                 yield from (replace(it, nodes=nodes) for it in self._of_parts(run, item, own, find))
         for entries in shared.values():
             item, finding = entries[0]
-            part = _owner(finding.part)
+            part = finding.part.exchanged
             nodes = tuple(sorted({it.node for it, _ in entries}))
             place = part.name if part.is_named else ""
             found = replace(_item(run, item, (finding,)), kind=part.kind, place=place)
@@ -193,14 +193,14 @@ class WorkTable:
     ) -> Iterator[WorkItem]:
         """Yield an item for each part that the findings are about."""
         by_part: dict[tuple[str, str], list[Finding]] = grouped(
-            ((_owner(it.part).kind, _owner(it.part).place), it) for it in findings
+            ((it.part.exchanged.kind, it.part.exchanged.place), it) for it in findings
         )
         for (kind, place), own in by_part.items():
             known = [*find(own[0].part, item.node)]
             is_known = len(known) == 1 and kind in FOLLOWED and _is_repair(item, own[0])
             part, slot = known[0] if is_known else (None, "")
             serials = self._ledger.serials(it for it, _ in known)
-            found = replace(_item(run, item, own), kind=kind, name=_owner(own[0].part).name, place=place)
+            found = replace(_item(run, item, own), kind=kind, name=own[0].part.exchanged.name, place=place)
             yield replace(found, part=part, slot=slot, serials=serials)
         if not findings:
             yield _item(run, item, ())
@@ -243,11 +243,6 @@ def _made(row: Sequence[Any]) -> WorkItem:
     found = dict(zip((it.name for it in fields(WorkItem)), row, strict=True))
     found |= {"nodes": tuple(json.loads(found["nodes"])), "simulated": bool(found["simulated"])}
     return WorkItem(**found)
-
-
-def _owner(part: Part) -> Part:
-    """Return the part that hands exchange: of an NVLink its GPU."""
-    return part.of if part.kind == "nvlink" and part.of else part
 
 
 def _is_repair(item: RecordedItem, finding: Finding) -> bool:

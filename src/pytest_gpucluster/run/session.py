@@ -21,7 +21,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable, StepError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.report.punchlist import Scope
+from pytest_gpucluster.core.scope import Scope
 from pytest_gpucluster.run.facts import FactsCache, MadeFacts
 from pytest_gpucluster.run.record import clean
 
