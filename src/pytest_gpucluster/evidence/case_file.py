@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS, Outcome
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts
 from pytest_gpucluster.core.text import count, quantity
-from pytest_gpucluster.report.words import clock, number
+from pytest_gpucluster.report.words import clock, for_nodes, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,7 +136,7 @@ def _finding(result: Result, verdict: DeviatingVerdict, finding: Finding) -> dic
         "bound": [str(it) for it in dict.fromkeys(bounds)],
         "source": finding.setting or verdict.setting,
         "cause": verdict.cause,
-        "hint": verdict.hint,
+        "hint": for_nodes(for_parts(verdict.hint, [finding.part]), [result.node]),
     }
 
 
