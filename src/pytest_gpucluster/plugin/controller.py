@@ -100,7 +100,7 @@ class SuiteJobs:
 
 
 EPILOG_WAIT = 60.0  # seconds in which epilogs must end for a run to judge them
-FRESH_STARTS = 3  # further allocations where nodes fall out as they start
+FRESH_STARTS = 5  # further allocations where nodes fall out as they start
 # to xdist's workers
 HANDED_OVER = "cluster", "plan", "lanes", "contradictions", "last_good", "history", "scope"
 
@@ -122,6 +122,7 @@ class Controller(ClusterSession):
         super().__post_init__()
         self._server: FleetServer | None = None
         self._parts: list[Fleet] = []
+        self._stillborn: set[str] = set()  # nodes that have started no task once
         self._leaving: threading.Thread | None = None
         self._releasing: threading.Thread | None = None
         self.jobs = SuiteJobs(self.cluster, self.slurm)
@@ -256,7 +257,7 @@ class Controller(ClusterSession):
         """Where one node ended the agents of all nodes, leave out the nodes at fault; True: allocate again.
 
         A prolog that fails on one node drains it and ends the whole job, and a slurmd that accepts no task ends the
-        whole step; the other nodes are not at fault.
+        whole step; the other nodes are not at fault. One timeout of a busy slurmd is no fault of the node: the second is.
         """
         stillborn = {node: why for part in self._parts for node, why in part.launch_failed.items()}
         if self.channel is None or not self.channel.lost:
@@ -264,11 +265,17 @@ class Controller(ClusterSession):
         if not stillborn and all(held.alive for held in self.allocations):
             return False
         inventory = self.read_inventory(slurm)
-        fallen = {node: Problem(ProblemKind.LOST, why.text, why.code) for node, why in stillborn.items()}
+        again = stillborn.keys() & self._stillborn
+        self._stillborn |= stillborn.keys()
+        fallen = {
+            node: Problem(ProblemKind.LOST, stillborn[node].text, stillborn[node].code) for node in again
+        }
         for node in self.plan.testable:
             if (problem := judge_node(node, inventory, wait=True)) is not None:
                 fallen[node] = problem
-        if not fallen:
+        for node in sorted(stillborn.keys() - fallen.keys()):
+            progress(f"{node}: {clean(stillborn[node].text)}; requesting it once more")
+        if not fallen and not stillborn:
             return False
         self._leave_out(fallen, inventory, progress)
         return True
