@@ -96,7 +96,7 @@ def earlier_runs(
     `kind`: cluster, and whether simulated. `known`: the registered suites; those of a site's own tests do not count.
     `words`: the command line of the run that is estimated; [] if it tests a part of its suites.
     """
-    if is_partial(words):
+    if is_partial(words) or not names:  # a site's own tests have no names that are compared
         return []
     rows = history.query(
         "SELECT id, started, finished, arguments FROM runs WHERE cluster = ? AND simulated = ? AND complete "
