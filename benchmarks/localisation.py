@@ -1,15 +1,16 @@
-"""What localising one bad node costs, how often it is right, and whom the traffic of other jobs accuses.
+"""What localising one bad node costs in rounds and minutes, how often it is right, and whom the traffic of other jobs accuses.
 
     PYTHONPATH=src python benchmarks/localisation.py [CAMPAIGNS]
 
 Beside it: all pairs by the circle method (each round one step, or all rounds one step) and one known-good node
-against all others, one pair after another, as scripts do it. Everything is counted, nothing timed.
+against all others, one pair after another, as scripts do it. Everything is counted, nothing timed: minutes are the counted
+steps, rounds and deadlines times what each took on two GPUs.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from campaigns import draw
 from link_model import LinkModel
@@ -27,6 +28,12 @@ SIZES = (4, 16, 64, 256, 1024)
 PER_LEAF = 16
 TRAFFIC = (0.02, 0.05, 0.1)
 RUNS = 100
+# Seconds of the payload's `rounds` on 2 H200, 256 MiB, steps of 1 to 17 rounds (2026-11-30, torch 2.11): 13 steps, median 5.8 s
+# for 1 round, 7.1 for 3, 9.0 for 5, 11.2 for 9, 16.0 for 17
+STEP, ROUND = 5.3, 0.63
+DEADLINE = 60.0  # seconds of a round with a hung group: a tenth of NcclConfig.deadline
+PUBLISHED = 4 * 60.0  # seconds of a round there: 28 min for 7 rounds (cluster-readiness-engine, ADR-055)
+FLEETS = (64, 256, 1000)
 
 
 def localise(nodes: list[str], model: LinkModel, repeats: int = REPEATS) -> Localisation:
@@ -41,6 +48,33 @@ def fabric(size: int) -> tuple[list[str], dict[str, str]]:
     """Return so many nodes, and {node: leaf}."""
     nodes = [f"gpu{i:04}" for i in range(size)]
     return nodes, {node: f"leaf{i // PER_LEAF}" for i, node in enumerate(nodes)}
+
+
+def minutes(size: int) -> list[object]:
+    """Return a row: minutes for a healthy fleet, and for the worst of slow, failing and hung nodes."""
+    nodes, leaves = fabric(size)
+    bad = nodes[size // 3]
+    slow: tuple[dict[str, Any], ...] = (
+        {"network": {bad: 0.5}},
+        {"adapters": {f"{bad}:3": 0.5}},
+        {"gpus": {f"{bad}:3": 0.5}},
+        {"crashes": {bad: "pair"}},
+    )
+    healthy = took(nodes, LinkModel(leaves=leaves, seed=size))
+    worst = max(took(nodes, LinkModel(leaves=leaves, seed=size, **fault)) for fault in slow)
+    hung = took(nodes, LinkModel(leaves=leaves, seed=size, hangs={bad: "pair"}))
+    longest = max(took(nodes, LinkModel(leaves=leaves, seed=size, **fault), PUBLISHED) for fault in slow)
+    everyone = len(schedule.circle(nodes)) * (STEP + ROUND)
+    return [size, *(f"{seconds / 60:.1f}" for seconds in (healthy, worst, hung, everyone, longest))]
+
+
+def took(nodes: list[str], model: LinkModel, step: float = STEP) -> float:
+    """Return the seconds of one localisation; `step`: those of a step without its rounds."""
+    plan, seconds = Localiser(nodes, leaves=model.leaves, gpus_per_node=8, repeats=REPEATS), 0.0
+    while batch := plan.next_rounds():
+        plan.feed(model.run(batch))
+        seconds += step + len(batch) * ROUND
+    return seconds + model.deadlines * DEADLINE
 
 
 def accused(size: int, traffic: float, repeats: int) -> list[object]:
@@ -118,7 +152,7 @@ def campaigns(count: int) -> list[list[object]]:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     head = [
         "nodes",
         "rounds",
@@ -129,6 +163,16 @@ def main() -> None:
         "all pairs / ours",
     ]
     print(tabulate([cost(size) for size in SIZES], head))
+    print()
+    head = [
+        "nodes",
+        "min: healthy",
+        "one bad",
+        "one hangs",
+        "all pairs, a step each",
+        "one bad, 4 min a step",
+    ]
+    print(tabulate([minutes(size) for size in FLEETS], head, disable_numparse=True))
     print()
     head = [
         "healthy nodes",

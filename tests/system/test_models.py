@@ -25,6 +25,7 @@ ANYWHERE = {
     "nccl.baseline": NA,
     "nccl.image_environment": NA,
     "nccl.outlier": NA,
+    "nccl.whole_network": NA,
     "os.name_resolution": NA,
     "os.reachable": NA,
 }
@@ -74,5 +75,24 @@ def test_healthy_nodes_of_the_model_pass(tmp_path: Path, model: str) -> None:
         run = run_pytest(tmp_path, on(sandbox), "-m", MARKED, where=(str(ROOT / "suites"),))
     results = [event for event in run.events if event["event"] == "result"]
     ends = {event["check"]: event["outcome"] for event in results if event["outcome"] != "passed"}
-    assert ends == ANYWHERE | NOT_JUDGED[model], run.out[-3000:]
+    expected = ANYWHERE | NOT_JUDGED[model]
+    if model == "gb200":  # NVLink joins its nodes, so their network is measured beside it
+        del expected["nccl.whole_network"]
+    assert ends == expected, run.out[-3000:]
     assert run.rc == 0
+
+
+def test_nvlink_of_trays_is_told_from_their_network(tmp_path: Path) -> None:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=2, model="gb200", gpus="simulated")
+        sandbox.fault("no_peermem", "gpu02")
+        run = run_pytest(tmp_path, on(sandbox), "-m", "nccl", where=(str(ROOT / "suites"),))
+    results = {event["check"]: event for event in run.events if event["event"] == "result"}
+    assert {name for name, it in results.items() if it["outcome"] == "failed"} == {"nccl.whole_network"}
+    (verdict,) = results["nccl.whole_network"]["verdicts"]
+    assert verdict["findings"][0]["code"] == "slower_between"
+    (nvlink,) = (
+        it for it in results["nccl.whole_bandwidth"]["metrics"] if it["name"].startswith("busbw all")
+    )
+    assert nvlink["value"] > 600

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from paths import ROOT
 from plugin_helpers import TINY, cluster_file, jobs_so_far, names, on, run_pytest
 from sandbox_helpers import left_in_queue
 
 from pytest_gpucluster.plugin.options import strange_words
+from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.verdict import judge
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,3 +160,25 @@ def test_a_rerun_and_the_log_have_the_changes_of_the_run(tmp_path: Path) -> None
     again = "rerun:        pytest --cluster=local --set reports.keep=5 --set 'required=[os.*]' 'test_x.py::test_odd["
     assert again in run.out
     assert run.event("start")["scope"] == {"--set": ["reports.keep=5", "required=[os.*]"]}
+
+
+def test_a_budget_tests_a_part_of_the_nodes_and_accepts_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    def run(*words: str) -> Any:
+        history = f"--history={tmp_path / 'h.sqlite'}"
+        return run_pytest(tmp_path, on(sandbox), "-m", "os", history, *words, where=(str(ROOT / "suites"),))
+
+    first = run()
+    assert "cost: unknown without a history" in first.out
+    with contextlib.closing(History(tmp_path / "h.sqlite")) as history:
+        ((seconds,),) = history.query("SELECT finished - started FROM runs")
+    budget = f"--budget={2.5 * seconds / 3600:.6f}nodeh"
+    second = run(budget)
+    assert second.event("nodes")["selected"] == ["gpu01", "gpu02"]
+    assert {"--budget", "--exclude-nodes"} <= second.event("start")["scope"].keys()
+    assert judge(read_run(second.events)).outcome == "passed"
+    assert "left out: gpu[03-04]" in second.out
+    whole = run("--budget=4000nodeh")
+    assert "--budget" not in whole.event("start")["scope"]
+    assert "does not pay for one node" in run("--budget=0.000001nodeh").err
+    for words in (("--punchlist",), ("--campaign=x",), ("--resume-passing",)):
+        assert "leave one of the two out" in run(budget, *words).err

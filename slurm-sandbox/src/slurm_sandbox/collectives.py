@@ -27,6 +27,7 @@ SOCKET = 3.1  # GB/s over TCP, recorded: 1.9 to 3.8
 START_US, NODE_US = 42.0, 9.0  # latency of the first bytes, and of each doubling of the nodes
 NOISE = 0.004
 PAIR = 2
+MNNVL = "P2P/MNNVL"
 SHARES = {"all_reduce": 1.0, "all_gather": 0.93, "reduce_scatter": 0.94, "broadcast": 0.92, "sendrecv": 0.8}
 # options with a value
 _VALUED = "bBefigtnwcmodrzGpTaCRYxDNSJ"
@@ -64,6 +65,7 @@ class NodeHealth:
     ring: dict[str, float] = field(default_factory=lambda: dict(RING))
     port: float = PORT
     within: str = "P2P/CUMEM"
+    domain: bool = False
     hcas: int = 8
 
 
@@ -74,6 +76,12 @@ class CommunicatorModel:
     nodes: dict[str, NodeHealth]
     gpus: int
     nvls: bool = True
+    mnnvl: bool = True
+
+    @property
+    def joined(self) -> bool:
+        """Whether NVLink carries the traffic between the nodes."""
+        return self.mnnvl and len(self.nodes) > 1 and all(node.domain for node in self.nodes.values())
 
     @property
     def ranks(self) -> int:
@@ -97,7 +105,7 @@ def _peak(world: CommunicatorModel, collective: str) -> float:
     counts = sorted(map(int, table))
     within = table[str(next((count for count in counts if count >= world.gpus), counts[-1]))]
     slowest = min(node.speed for node in health)
-    if len(health) == 1:
+    if len(health) == 1 or world.joined:
         return within * slowest
     between = min(_network(node, world.gpus) for node in health)
     if collective == "alltoall":  # each rank sends to the ranks of other nodes
@@ -212,7 +220,7 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
     if _without_infiniband():  # a launcher passes one environment to all ranks
         health = {node: replace(was, infiniband=False) for node, was in health.items()}
     world = CommunicatorModel(
-        health, tasks_per_node * per_task, os.environ.get("NCCL_NVLS_ENABLE", "1") != "0"
+        health, tasks_per_node * per_task, is_on("NCCL_NVLS_ENABLE"), is_on("NCCL_MNNVL_ENABLE")
     )
     _heading(program, chosen)
     gpus = {node: _gpus(folder, base, node) for node in nodes}
@@ -227,6 +235,11 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
         for gpu in range(per_task):
             _log(world, gpu, me)
     return _run(world, collective, program, chosen, me, folder)
+
+
+def is_on(variable: str) -> bool:
+    """Return whether a feature of NCCL is not switched off."""
+    return os.environ.get(variable, "1") != "0"
 
 
 def _without_infiniband() -> bool:
@@ -342,6 +355,8 @@ def _log(world: CommunicatorModel, gpu: int, me: str) -> None:
     net = _net(health)
     if gpu == 0:
         print_line(f"{head} NCCL version 2.28.9+cuda13.0")
+        if not world.mnnvl:
+            print_line(f"{head} NCCL_MNNVL_ENABLE set by environment to 0.")
         if _without_infiniband():
             print_line(f"{head} NCCL_IB_DISABLE set by environment to 1.")
         print_line(
@@ -354,13 +369,23 @@ def _log(world: CommunicatorModel, gpu: int, me: str) -> None:
         f"{head} ncclCommInitRankConfig comm 0x55f716{gpu:06x} rank {gpu} nranks {world.ranks} "
         f"cudaDev {gpu} nvmlDev {gpu} busId {gpu:x}0 commId 0xc1ddbf9b406d02b6 - Init START"
     )
-    for line in channels(gpu, world.ranks, world.gpus, net, health.within):
+    if world.joined:
+        print_line(f"{head} {joined_line(gpu, world.ranks)}")
+    way = MNNVL if world.joined else f"NET/{net}"
+    for line in channels(gpu, world.ranks, world.gpus, way, health.within):
         print_line(f"{head} {line}")
     if world.nvls and health.nvls and world.gpus > 1:
         print_line(f"{head} NVLS multicast support is available on dev {gpu} (NVLS_NCHANNELS 16)")
 
 
-def channels(rank: int, ranks: int, per_node: int, net: str, within: str) -> list[str]:
+def joined_line(rank: int, ranks: int) -> str:
+    """Return how a rank of an NVLink domain logs that NCCL counts one node."""
+    return (
+        f"comm 0x55f7160000 rank {rank} nRanks {ranks} nNodes 1 localRanks {ranks} localRank {rank} MNNVL 1"
+    )
+
+
+def channels(rank: int, ranks: int, per_node: int, way: str, within: str) -> list[str]:
     """Return the ring's connections of one rank, as that rank logs them."""
     if ranks < 2:  # one rank has no connection
         return []
@@ -368,10 +393,10 @@ def channels(rank: int, ranks: int, per_node: int, net: str, within: str) -> lis
     lines = []
     if before // per_node != rank // per_node:
         lines.append(
-            f"Channel 00/0 : {before}[{before % per_node}] -> {rank}[{rank % per_node}] [receive] via NET/{net}"
+            f"Channel 00/0 : {before}[{before % per_node}] -> {rank}[{rank % per_node}] [receive] via {way}"
         )
     same = after // per_node == rank // per_node
-    path = f"via {within}" if same else f"[send] via NET/{net}"
+    path = f"via {within}" if same else f"[send] via {way}"
     return [*lines, f"Channel 00/0 : {rank}[{rank % per_node}] -> {after}[{after % per_node}] {path}"]
 
 

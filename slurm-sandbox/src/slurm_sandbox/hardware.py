@@ -142,6 +142,7 @@ class CollectiveFaults:
     ring: dict[str, float] = field(default_factory=dict)
     port: float = 0.0
     within: str = ""
+    domain: bool = False  # NVLink joins the nodes
 
 
 @dataclass
@@ -270,7 +271,12 @@ def _network(spec: NodeModel) -> CollectiveFaults:
         {str(count): rate for count, rate in of_count.items()} for of_count in (rates.nvls, rates.ring)
     )
     return CollectiveFaults(
-        infiniband=spec.adapters is not None, nvls=nvls, ring=ring, port=rates.port, within=rates.within
+        infiniband=spec.adapters is not None,
+        nvls=nvls,
+        ring=ring,
+        port=rates.port,
+        within=rates.within,
+        domain=rates.domain,
     )
 
 

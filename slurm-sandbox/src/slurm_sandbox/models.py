@@ -63,6 +63,7 @@ class CollectiveRates:
     ring: dict[int, float]
     port: float
     within: str = "P2P/CUMEM"  # transport between GPUs of one node, as NCCL logs it
+    domain: bool = False  # NVLink joins the nodes (MNNVL)
 
 
 @dataclass(frozen=True)
@@ -405,7 +406,7 @@ MODELS = {
             ),
             idle=(150, 29),
             lspci="Device 2941",
-            rates=CollectiveRates({}, _rings(of_2=640.0, of_4=680.0), 47.0),
+            rates=CollectiveRates({}, _rings(of_2=640.0, of_4=680.0), 47.0, domain=True),
             load=BurninRates(
                 {
                     "fp64": 36.0,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.campaign.model import Campaign, Kind, NodeResult, RunGroup, SlurmNode
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.kit.suite_work import PairResult
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.proof import FAILED, NOT_PROVED
@@ -207,6 +208,16 @@ class CampaignStore(History):
             NodeResult(kind, node, group, tuple(json.loads(nodes)), ended, outcome, message, boot, bool(left))
             for kind, node, group, nodes, ended, outcome, message, boot, left in rows
         )
+
+    def group_seconds(self, campaign: Campaign) -> dict[str, list[float]]:
+        """Return {kind: seconds of each complete run of a group}, of all campaigns of the cluster with the same kinds."""
+        rows = self.query(
+            "SELECT g.kind, r.finished - r.started FROM campaign_groups g JOIN campaigns c ON c.id = g.campaign "
+            "JOIN runs r ON r.run = g.run_id AND r.cluster = c.cluster "
+            "WHERE c.cluster = ? AND c.simulated = ? AND c.kinds = ? AND r.complete",
+            (campaign.cluster, campaign.simulated, _kinds_text(campaign.kinds)),
+        )
+        return grouped(rows)
 
     def pairs(self, campaign: Campaign) -> dict[str, list[PairResult]]:
         """Return what pairs have measured, by suite; those of a node that was repaired since count no more."""

@@ -119,6 +119,18 @@ def parse_option_time(text: str) -> float:
     return seconds
 
 
+def parse_node_hours(text: str) -> float:
+    """Return seconds of nodes: '40nodeh' is 40 hours of one node.
+
+    >>> parse_node_hours("0.5nodeh")
+    1800.0
+    """
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?) ?nodeh", text.strip(), re.ASCII)
+    if match is None or not float(match[1]):
+        raise ValueError(f"{text!r} is not a number of node-hours greater than 0; write it like 40nodeh")
+    return float(match[1]) * 3600
+
+
 def format_duration(seconds: float) -> str:
     """Write seconds for people: 0.25 s, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h."""
     if seconds < 10:

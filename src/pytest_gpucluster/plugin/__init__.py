@@ -116,11 +116,11 @@ def _group(parser: pytest.Parser) -> pytest.OptionGroup:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Run a campaign instead of tests, if --campaign is given."""
+    """Run a campaign instead of tests, if --campaign is given, or leave out nodes for --untested-for and --budget."""
     option = config.option
     if option.help or option.version or option.markers or hasattr(config, "workerinput"):
         return None
-    if getattr(option, "campaign", None) is None and getattr(option, "untested_for", None) is None:
+    if all(getattr(option, name, None) is None for name in ("campaign", "untested_for", "budget")):
         return None
     from pytest_gpucluster.plugin import campaign, option_table  # only for a campaign
 

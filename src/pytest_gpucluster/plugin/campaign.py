@@ -1,8 +1,9 @@
-"""`--campaign` and `--untested-for`: pytest starts runs on a few nodes at a time instead of one run on all idle nodes."""
+"""`--campaign`, `--untested-for` and `--budget`: pytest starts runs on a few nodes at a time instead of one run on all idle nodes, or leaves nodes out."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 import time
@@ -14,9 +15,11 @@ import pytest
 
 from pytest_gpucluster.campaign import state_file
 from pytest_gpucluster.campaign.campaign import Loop, Rules, oldest_of
+from pytest_gpucluster.campaign.cost import cost_of_campaign
 from pytest_gpucluster.campaign.model import Kind
 from pytest_gpucluster.campaign.store import CampaignStore
 from pytest_gpucluster.campaign.summary import summarize
+from pytest_gpucluster.campaign.urgency import by_urgency, shown
 from pytest_gpucluster.campaign.window import Window
 from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.cluster.plan import Selection
@@ -25,12 +28,20 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.secure_tempfile import group_id
-from pytest_gpucluster.core.units import parse_option_time
-from pytest_gpucluster.plugin.collection import choose, is_collected, is_named, selects, without_section
+from pytest_gpucluster.core.units import format_duration, parse_node_hours, parse_option_time
+from pytest_gpucluster.plugin.collection import choose, chosen, names_of
 from pytest_gpucluster.plugin.option_table import add_campaign
 from pytest_gpucluster.plugin.options import refuse_words
 from pytest_gpucluster.plugin.outputs import history_path
-from pytest_gpucluster.plugin.start import find_cluster, first_contact, reserved_nodes, with_options
+from pytest_gpucluster.plugin.start import (
+    cost_of,
+    find_cluster,
+    first_contact,
+    is_free,
+    reserved_nodes,
+    with_options,
+)
+from pytest_gpucluster.report.verdict import BUDGET
 from pytest_gpucluster.report.words import labelled
 from pytest_gpucluster.run.record import clean, one_line
 from pytest_gpucluster.run.session import shows_simulated
@@ -49,7 +60,7 @@ def main(config: pytest.Config) -> int | None:
     """Run the campaign and return pytest's exit status; None: an ordinary run follows, without the nodes that are not due."""
     refuse_words(config.option)
     try:
-        return _campaign(config) if config.option.campaign is not None else _leave_out_tested(config)
+        return _campaign(config) if config.option.campaign is not None else _leave_out_nodes(config)
     except GpuClusterError as error:
         raise pytest.UsageError(clean(one_line(error))) from error
 
@@ -83,6 +94,7 @@ def _campaign(config: pytest.Config) -> int:
         if campaign is None:
             return pytest.ExitCode.OK
         of = labelled(cluster.name, simulated=simulated)
+        show(cost_of_campaign(store, campaign, rules.limit, cluster.slurm.time))
         show(
             f"campaign {campaign.name} of {of}: {len(campaign.nodes)} nodes, at most {rules.limit} at once; state in {path}"
         )
@@ -165,6 +177,13 @@ def _is_simulated(cluster: Cluster, slurm: Slurm | None) -> bool:
     return shows_simulated(cluster, inventory, (name for group in cluster.groups for name in group.names))
 
 
+def _leave_out_nodes(config: pytest.Config) -> int | None:
+    status = _leave_out_tested(config) if config.option.untested_for is not None else None
+    if status is None and config.option.budget is not None:
+        _keep_to_budget(config)
+    return status
+
+
 def _leave_out_tested(config: pytest.Config) -> int | None:
     """Exclude the nodes that are not due from an ordinary run."""
     option = config.option
@@ -180,9 +199,58 @@ def _leave_out_tested(config: pytest.Config) -> int | None:
     if not due:
         show(_nothing_due(option.untested_for))
         return pytest.ExitCode.OK
-    if fresh := [node for node in nodes if node not in due]:
-        option.exclude_nodes = ",".join(filter(None, (option.exclude_nodes, hostlist.fold(fresh))))
+    _leave_out(option, [node for node in nodes if node not in due])
     return None
+
+
+def _leave_out(option: Any, nodes: Sequence[str]) -> None:
+    if nodes:
+        option.exclude_nodes = ",".join(filter(None, (option.exclude_nodes, hostlist.fold(nodes))))
+
+
+def _keep_to_budget(config: pytest.Config) -> None:
+    """Exclude the nodes that --budget does not pay for from an ordinary run; without any of them the option says nothing."""
+    option = config.option
+    budget = _node_seconds(option.budget)
+    cluster, path = _open_cluster(config)
+    slurm = make_slurm(cluster)
+    inventory = first_contact(cluster, slurm) if slurm is not None else {}
+    reserved = reserved_nodes(cluster, slurm) if slurm is not None else None
+    nodes = selected_nodes(cluster, option, tuple(reserved or ()))
+    free = [
+        node for node in nodes if is_free(node, cluster, inventory, reserved, wait=option.nodes is not None)
+    ]
+    if not free:
+        raise ConfigError(f"{BUDGET}: Slurm can give none of {hostlist.fold(nodes)} to this run now")
+    cost = cost_of(config, cluster, slurm, inventory, len(free), path)
+    each = cost.most if cost.seconds is None else cost.seconds
+    number = math.floor(budget / each)
+    if not number:
+        raise ConfigError(f"{BUDGET}={option.budget}: does not pay for one node ({cost.text})")
+    if number >= len(free):
+        show(f"{BUDGET} {option.budget}: pays for all {len(free)} nodes that Slurm can give")
+        option.budget = None
+        return
+    with closing(CampaignStore(path, create=True, group=group_id(cluster.reports.group))) as store:
+        kind = cluster.name, shows_simulated(cluster, inventory, nodes)
+        boots = {node: inventory[node].booted if node in inventory else 0.0 for node in free}
+        ordered = by_urgency(store, kind, names_of(config, slurm, cluster), boots, time.time())
+    tested = {it.node for it in ordered[:number]}
+    out = [node for node in nodes if node not in tested]
+    show(
+        f"{BUDGET} {option.budget}: tests {hostlist.fold(tested)}, most urgent first: {shown(ordered[:number])}"
+    )
+    show(f"{BUDGET} {option.budget}: left out: {hostlist.fold(out)}")
+    if cost.seconds is None:
+        show(f"{BUDGET} {option.budget}: counts {format_duration(each)} for each node; {cost.text}")
+    _leave_out(option, out)
+
+
+def _node_seconds(text: str) -> float:
+    try:
+        return parse_node_hours(text)
+    except ValueError as error:
+        raise ConfigError(f"{BUDGET}: {error}") from error
 
 
 def _nothing_due(text: str) -> str:
@@ -199,7 +267,8 @@ def _open_cluster(config: pytest.Config) -> tuple[Cluster, Path]:
     config.args = choose(config, cluster.suites)
     path = history_path(option.history, cluster.history)
     if path is None:
-        name = "--campaign" if option.campaign is not None else "--untested-for"
+        given = {"--campaign": option.campaign, "--untested-for": option.untested_for}
+        name = next((name for name, value in given.items() if value is not None), BUDGET)
         raise ConfigError(f"{name}: needs a history: --history=FILE, or `history` in the cluster file")
     return cluster, path
 
@@ -207,24 +276,16 @@ def _open_cluster(config: pytest.Config) -> tuple[Cluster, Path]:
 def kinds_of(config: pytest.Config, cluster: Cluster) -> tuple[Kind, ...]:
     """Return the kinds of groups: suites that test a node alone, and those that need others, by their number of partners."""
     expression = (config.option.markexpr or "").strip()
-    lacking = without_section(cluster)
-    chosen = [
-        suite
-        for suite in suites()
-        if is_collected(suite, config)
-        and selects(expression, {re.split(r"[:(]", line, maxsplit=1)[0] for line in suite.markers})
-        and (suite.name not in lacking or is_named(suite, config))
-        and (suite.on_request is None or is_named(suite, config))
-    ]
-    of_pairs = sorted({suite.partners for suite in chosen if suite.partners})
+    selected = chosen(config, cluster)
+    of_pairs = sorted({suite.partners for suite in selected if suite.partners})
     with_partners = [suite.name for suite in suites() if suite.partners]
     found = []
-    alone = tuple(suite.name for suite in chosen if not suite.partners)
+    alone = tuple(suite.name for suite in selected if not suite.partners)
     if alone or not of_pairs:  # tests of the site are of no suite
         without = f"not ({' or '.join(with_partners)})"
         found.append(Kind("alone", f"({expression}) and {without}" if expression else without, alone))
     for number in of_pairs:
-        names = tuple(suite.name for suite in chosen if suite.partners == number)
+        names = tuple(suite.name for suite in selected if suite.partners == number)
         marks = " or ".join(names)
         both = f"({expression}) and ({marks})" if expression else marks
         found.append(Kind("-".join(names), both, names, size=2, partners=number))

@@ -35,6 +35,7 @@ from pytest_gpucluster.report.proof import Required, write_required
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
+    from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
@@ -79,21 +80,39 @@ def left_out(config: pytest.Config, cluster: Cluster) -> list[str]:
     ]
 
 
-def idle(config: pytest.Config, session: ClusterSession) -> dict[str, str]:
+def chosen(config: pytest.Config, cluster: Cluster) -> list[Suite]:
+    """Return the suites that the paths and -m of a run select, as far as the cluster file has their section."""
+    lacking = without_section(cluster)
+    return [
+        suite
+        for suite in suites()
+        if is_collected(suite, config)
+        and selects((config.option.markexpr or "").strip(), _markers(suite))
+        and (suite.name not in lacking or is_named(suite, config))
+        and (suite.on_request is None or is_named(suite, config))
+    ]
+
+
+def names_of(config: pytest.Config, slurm: Slurm | None, cluster: Cluster) -> set[str]:
+    """Return the suites whose verdicts a run will have: those chosen for which there is something to test."""
+    return {suite.name for suite in chosen(config, cluster) if not _why_idle(suite, config, slurm, cluster)}
+
+
+def idle(config: pytest.Config, slurm: Slurm | None, cluster: Cluster) -> dict[str, str]:
     """Return {suite: why there is nothing to test on this cluster}, of suites that the run leaves out for it."""
     selected = (
         suite
         for suite in suites()
         if is_collected(suite, config) and selects(config.option.markexpr, _markers(suite))
     )
-    return {suite.name: why for suite in selected if (why := _why_idle(suite, config, session))}
+    return {suite.name: why for suite in selected if (why := _why_idle(suite, config, slurm, cluster))}
 
 
-def _why_idle(suite: Suite, config: pytest.Config, session: ClusterSession) -> str:
+def _why_idle(suite: Suite, config: pytest.Config, slurm: Slurm | None, cluster: Cluster) -> str:
     why = suite.idle
-    if why is None or session.slurm is None or is_named(suite, config):
+    if why is None or slurm is None or is_named(suite, config):
         return ""
-    return str(why(session.slurm, session.cluster))
+    return str(why(slurm, cluster))
 
 
 def ignores(path: Path, config: pytest.Config, session: ClusterSession) -> bool:
@@ -102,7 +121,9 @@ def ignores(path: Path, config: pytest.Config, session: ClusterSession) -> bool:
     suite = next((suite for suite in suites() if suite_folders()[suite.name] == folder), None)
     if suite is None or is_named(suite, config):
         return False
-    return suite.name in without_section(session.cluster) or bool(_why_idle(suite, config, session))
+    return suite.name in without_section(session.cluster) or bool(
+        _why_idle(suite, config, session.slurm, session.cluster)
+    )
 
 
 def selects(expression: str, marks: set[str]) -> bool:

@@ -143,7 +143,7 @@ class Hooks:
             *header(self.session, left_out(self.config, self.session.cluster)),
             *(
                 f"nothing to test: {name}: {clean(why)}"
-                for name, why in idle(self.config, self.session).items()
+                for name, why in idle(self.config, self.session.slurm, self.session.cluster).items()
             ),
         ]
 

@@ -53,6 +53,12 @@ def _add_selection(add: Add) -> None:
     )
     add("--exclude-nodes", metavar="HOSTLIST", help="do not test these nodes")
     add(
+        "--budget",
+        metavar="NODEHOURS",
+        help="test only as many idle nodes as this pays for, like 40nodeh, the most urgent first: without a good verdict, with a part "
+        "changed or booted since it, failed before, tested long ago; needs a history",
+    )
+    add(
         "--set",
         metavar="KEY=VALUE",
         action="append",

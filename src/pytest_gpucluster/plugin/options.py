@@ -19,12 +19,21 @@ from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.items import check_of, matches, one_per_test
 from pytest_gpucluster.plugin.option_table import attribute_of, text_options
 from pytest_gpucluster.report.proof import ENGINE_CHECK
+from pytest_gpucluster.report.verdict import BUDGET
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
+
+
+# options whose runs have their nodes from elsewhere
+BESIDE_BUDGET = {
+    "--campaign": "tests every node; --campaign-time and --max-nodes-at-once limit it",
+    "--burnin-resume": "continues on the nodes of its burn-in",
+    "--resume-passing": "tests the drained nodes, which no budget may leave out",
+}
 
 
 def refuse_words(option: Any) -> None:
@@ -41,13 +50,22 @@ def refuse_words(option: Any) -> None:
         raise pytest.UsageError(
             "--hosts: has no effect with --cluster, whose file names the nodes: use --nodes=HOSTLIST"
         )
-    if getattr(option, "punchlist", False):
-        for name in ("--nodes", "--campaign", "--untested-for"):
-            if getattr(option, attribute_of(name), None) is not None:
-                raise pytest.UsageError(f"{name}: --punchlist chooses the nodes: leave one of the two out")
+    _refuse_two_choices(option)
     for name, word in text_options():
         if getattr(option, word) == "":
             raise pytest.UsageError(f"{name}: has no value: write one, or leave the option out")
+
+
+def _refuse_two_choices(option: Any) -> None:
+    """Raise UsageError for two options that choose the nodes."""
+    if getattr(option, "punchlist", False):
+        for name in ("--nodes", "--campaign", "--untested-for", BUDGET):
+            if getattr(option, attribute_of(name), None) is not None:
+                raise pytest.UsageError(f"{name}: --punchlist chooses the nodes: leave one of the two out")
+    if getattr(option, "budget", None) is not None:
+        for name, why in BESIDE_BUDGET.items():
+            if getattr(option, attribute_of(name), None):
+                raise pytest.UsageError(f"{BUDGET}: {name} {why}: leave one of the two out")
 
 
 def refuse_names(cluster: Cluster) -> None:

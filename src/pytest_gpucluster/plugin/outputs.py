@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 DISTRIBUTIONS = ("pytest", "pytest-xdist", "pytest-testinfra", "pydantic", "ClusterShell")
 NARROWING = ("nodes", "exclude_nodes")
-SCOPE = (*NARROWING, "set", "profile")
+SCOPE = (*NARROWING, "budget", "set", "profile")
 # keys of the cluster file that decide which suites and nodes a run has
 CHOOSING = re.compile(
     r"(nodes|groups|inventory|suites|not_applicable|slurm\.(partition|reservation|constraint))\b"

@@ -23,7 +23,7 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError, has_waited
-from pytest_gpucluster.core.registry import parts_of_suites
+from pytest_gpucluster.core.registry import parts_of_suites, suites
 from pytest_gpucluster.core.scope import Scope
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
 from pytest_gpucluster.core.text import count
@@ -31,7 +31,7 @@ from pytest_gpucluster.core.units import parse_option_time
 from pytest_gpucluster.drain import Retest, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
 from pytest_gpucluster.plugin import fixtures
-from pytest_gpucluster.plugin.collection import Collection, choose
+from pytest_gpucluster.plugin.collection import Collection, choose, names_of
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.drain import (
     DrainOptions,
@@ -60,6 +60,7 @@ from pytest_gpucluster.plugin.scheduling import NodeAccess, ProfileCheck
 from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
+from pytest_gpucluster.report.cost import earlier_runs, estimate, is_partial
 from pytest_gpucluster.report.events import EventLog, read_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.punchlist import scope_of
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.suite_work import OnRequest
+    from pytest_gpucluster.report.cost import Cost, EarlierRun
     from pytest_gpucluster.run.session import ClusterSession
 
 
@@ -160,6 +162,7 @@ def register(config: pytest.Config) -> None:
         hooks = Hooks(config, session, log, reports)
         options = DrainOptions.read(config.option, session.cluster.drain)
         config.args = choose(config, session.cluster.suites)
+        _add_cost(config, session, log)
         history = make_history(config, session, log, reports)
         metrics_file = MetricsFile(session.cluster, log, reports) if log is not None else None
     except GpuClusterError as error:
@@ -335,12 +338,51 @@ def punched(
 
 
 def is_free(
-    node: str, cluster: Cluster, inventory: Mapping[str, NodeInfo], reserved: frozenset[str] | None
+    node: str,
+    cluster: Cluster,
+    inventory: Mapping[str, NodeInfo],
+    reserved: frozenset[str] | None,
+    *,
+    wait: bool = False,
 ) -> bool:
-    """Return whether Slurm can give the node to this run now."""
+    """Return whether Slurm can give the node to this run now; `wait`: or later, since the run waits for a busy node."""
     if cluster.why_no_slurm:
         return True
-    return judge_node(node, inventory, wait=False) is None and (reserved is None or node in reserved)
+    return judge_node(node, inventory, wait=wait) is None and (reserved is None or node in reserved)
+
+
+def _add_cost(config: pytest.Config, session: ClusterSession, log: EventLog | None) -> None:
+    """Let the header of a run that tests say what it will cost."""
+    nodes = len(session.plan.testable)
+    if log is not None and nodes and session.slurm is not None:
+        cost = cost_of(config, session.cluster, session.slurm, session.inventory, nodes, session.history)
+        session.notes = [*session.notes, cost.text]
+
+
+def cost_of(
+    config: pytest.Config,
+    cluster: Cluster,
+    slurm: Slurm | None,
+    inventory: Mapping[str, NodeInfo],
+    nodes: int,
+    path: Path | None,
+) -> Cost:
+    """Return what testing so many nodes will cost. `path`: of the history."""
+    names, words = names_of(config, slurm, cluster), [str(word) for word in config.invocation_params.args]
+    planned = 0.0
+    if names <= {suite.name for suite in suites() if suite.on_request is not None}:
+        planned = max(
+            (it.configure(config.option, cluster)[1] for it in requested(config.option)), default=0.0
+        )
+    earlier: list[EarlierRun] = []
+    if not planned and path is not None and path.exists():
+        kind, known = (
+            (cluster.name, shows_simulated(cluster, inventory, inventory)),
+            [it.name for it in suites()],
+        )
+        with contextlib.suppress(GpuClusterError), contextlib.closing(History(path)) as history:
+            earlier = earlier_runs(history, kind, names, known, words)
+    return estimate(earlier, nodes, cluster.slurm.time, planned=planned, partial=is_partial(words))
 
 
 def about_scope(scope: Scope) -> Iterator[str]:

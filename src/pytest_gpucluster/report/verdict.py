@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 STOPPED = 2  # pytest's exit status of a run that was interrupted
 MAX_NAMES = 6  # of checks in one sentence
-PUNCHLIST = "--punchlist"
-NARROWING, MAX_OPTION = ("-m", "-k", "--nodes", "--exclude-nodes", PUNCHLIST), 40
+PUNCHLIST, BUDGET = "--punchlist", "--budget"
+NARROWING, MAX_OPTION = ("-m", "-k", "--nodes", "--exclude-nodes", PUNCHLIST, BUDGET), 40
 TITLES = {
     "accepted": "Accepted",
     "waived": "Accepted, with waivers",
@@ -70,8 +70,8 @@ def judge(run: Run) -> RunVerdict:
     waivers = tuple(line for use in uses(run) for line in use.lines())
     if outcome == "accepted" and (waivers or run.waived):
         outcome = "waived"
-    if outcome in ("accepted", "waived") and PUNCHLIST in as_dict(run.start.get("scope")):
-        outcome = "passed"  # a run of the punch list accepts nothing
+    if outcome in ("accepted", "waived") and {PUNCHLIST, BUDGET} & as_dict(run.start.get("scope")).keys():
+        outcome = "passed"  # a run of the punch list, or of a part of the nodes that a budget chose, accepts nothing
     sentences = tuple(text for text in (first, *_more(run)) if text)
     return RunVerdict(outcome, _nodes(run, outcome), sentences, waivers, tuple(_unjudged(run)))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist, units
@@ -131,6 +132,14 @@ class NodeInfo:
     system: str = ""  # kernel and its build: 'Linux 6.8.0-1045-aws #47~22.04.1-Ubuntu SMP ...'
     stuck: StuckJob | None = None  # set by cluster/slurm/completing.py
     ending_unseen: bool = False  # COMPLETING, but Slurm hides the job from this user
+
+    @property
+    def booted(self) -> float:
+        """When the node was booted, in seconds since the epoch; 0 if Slurm does not know it."""
+        try:
+            return datetime.fromisoformat(self.boot_time).astimezone().timestamp()
+        except ValueError:
+            return 0.0
 
     @property
     def simulated(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 import shlex
 from collections import Counter
@@ -40,6 +41,8 @@ from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from typing_extensions import Self
+
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 SUFFIX = "_perf"
 LATENCY_SIZE = 8
+DOMAIN = "NCCL_MNNVL_ENABLE"  # 0: NVLink carries nothing between nodes (NCCL 2.21 and later)
 UNDIVIDED = ("all_reduce", "broadcast", "sendrecv")  # their message is not divided among the ranks
 PATIENCE = 120.0  # seconds for one size of the payload, and for the rendezvous of its ranks
 
@@ -148,6 +152,7 @@ class NcclStep:
         self.deadline = deadline or self.config.deadline  # seconds of one step
         self.sweep = NcclCommand.parse(self.config.command)
         self.steps = 0
+        self.added: dict[str, str] = {}  # variables of the ranks beside those of the environment
         self._why_lacking = ""  # what a task printed on stderr when it searched for the programs
         self.misplaced: Mapping[str, str] = {}  # of the last step
         self.lost_nodes: dict[str, str] = {}  # {node: why Slurm cannot start a step there}
@@ -247,6 +252,12 @@ class NcclStep:
             collective, size, [self.links[node] for node in names], gpus=self.gpus, route=route
         )
 
+    def without_domain(self) -> Self:
+        """Return a runner whose ranks use the network between nodes also where NVLink joins them; it shares the lost nodes."""
+        made = copy.copy(self)
+        made.added = {DOMAIN: "0"}
+        return made
+
     # --- one collective over all nodes
 
     def whole(
@@ -333,8 +344,8 @@ class NcclStep:
 
     @property
     def logging(self) -> dict[str, str]:
-        """The variables that make NCCL log its transports."""
-        return {name: self.exports.get(name, value) for name, value in LOGGED.items()}
+        """The variables that make NCCL log its transports, and those of a stage."""
+        return {name: self.exports.get(name, value) for name, value in LOGGED.items()} | self.added
 
     def _program(self, collective: str) -> str:
         folder, _, name = self.sweep.program.rpartition("/")
@@ -350,7 +361,7 @@ class NcclStep:
         return StepRequest(
             argv=tuple(argv),
             nodes=tuple(nodes),
-            env={"NCCL_DEBUG": self.exports.get("NCCL_DEBUG", "INFO")},
+            env={"NCCL_DEBUG": self.exports.get("NCCL_DEBUG", "INFO"), **self.added},
             prelude="; ".join(prelude),
             environment=self.environment,
             mpi=mpi,

@@ -165,9 +165,12 @@ def _within(collective: str, ranks: int, profile: Profile, *, nvls: bool) -> Cei
 
 def _linked(nodes: int, counted: int, profile: Profile) -> bool:
     """Return whether NVLink may join GPUs of several nodes, by NCCL's log or else by the place of the switches."""
-    gpu = profile.gpu
-    # a fabric without switches in the node: they are in the rack, or in the host of a virtual machine
-    return counted < nodes if counted else gpu is not None and gpu.fabric_state and not gpu.nvswitch
+    return counted < nodes if counted else may_be_linked(profile)
+
+
+def may_be_linked(profile: Profile) -> bool:
+    """Return whether NVSwitches outside of the node may join its GPUs with others: in the rack, or in the host of a virtual machine."""
+    return profile.gpu is not None and profile.gpu.fabric_state and not profile.gpu.nvswitch
 
 
 def _between(collective: str, nodes: int, gpus: int, profile: Profile) -> Ceiling | None:

@@ -21,9 +21,11 @@ from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.nccl import nccl_validation as validation
 from pytest_gpucluster.kit.nccl.measurement import slowest_pair
 from pytest_gpucluster.kit.nccl.nccl_log import NcclLog
+from pytest_gpucluster.kit.nccl.nccl_step import DOMAIN
 from pytest_gpucluster.kit.nccl.nccl_transport import log_of
 from pytest_gpucluster.suites.nccl import alone
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
+from pytest_gpucluster.suites.nccl.bandwidth import may_be_linked
 from pytest_gpucluster.suites.nccl.pair_rounds import PairRounds
 from pytest_gpucluster.suites.nccl.stage import (
     ALONE,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.nccl.thresholds import Thresholds
 
 MAX_OTHERS = 4
+NO_DOMAIN = "NVLink does not join the nodes of this run (NCCL's log): nccl.whole measured their network"
 EACH_ALONE = "alone"  # the key of that stage beside those of the collectives
 
 
@@ -274,6 +277,41 @@ class NcclStages:
         if verdict.outcome is not Outcome.FAILED or not stage.measured.log.channels:
             return verdict
         return because(verdict, stage.measured.log.summary(stage.measured.node_of_rank))
+
+    # --- the network beside an NVLink domain
+
+    def joined(self, collective: str) -> bool:
+        """Return whether NVLink carried the traffic between the nodes of the run over all nodes, by NCCL's log."""
+        log, nodes = self.whole(collective).measured.log, len(self.usable)
+        between = log.paths(self.whole(collective).measured.node_of_rank).between
+        return 0 < log.nodes < nodes or any(it.startswith("P2P") for it in between)
+
+    @cached_property
+    def over_network(self) -> NcclStages:
+        """These stages with the NVLink domain switched off: the same runs, and pairs, over the adapters."""
+        known = {EACH_ALONE: self.alone}
+        return NcclStages(
+            self.runner.without_domain(), self.nodes, self.thresholds.without_domain(), self.slurm, known
+        )
+
+    def whole_network(self, collective: str) -> Verdict:
+        """Judge the collective over all nodes with the NVLink domain switched off."""
+        if not (self.profile.fabric.hcas and may_be_linked(self.profile)):
+            why = "the profile states no NVSwitches outside of the node, or no adapters beside them"
+            return Verdict("", Outcome.NOT_APPLICABLE, reason=why)
+        if not self.whole(collective).runs:
+            return Verdict("", Outcome.NOT_CHECKED, reason="the run is not valid: see nccl.whole")
+        if not self.joined(collective):
+            return Verdict("", Outcome.NOT_APPLICABLE, reason=NO_DOMAIN)
+        stages = self.over_network
+        valid = stages.whole_validity(collective)
+        if valid.outcome is not Outcome.PASSED:
+            return valid
+        if stages.joined(collective):
+            return Verdict(
+                "", Outcome.NOT_CHECKED, reason=f"{DOMAIN}=0 did not switch NVLink between nodes off"
+            )
+        return stages.whole_bandwidth(collective)
 
     # --- a baseline
 

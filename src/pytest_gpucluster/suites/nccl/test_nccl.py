@@ -245,6 +245,11 @@ def test_whole_bandwidth(
     return all_stages.judged(judge, nothing_between)
 
 
+def test_whole_network(all_stages: AllStages, collective: str, nothing_between: str) -> Verdict:
+    """Where NVLink joins nodes: the same over the adapters alone, with the NVLink domain switched off."""
+    return all_stages.judged(lambda stages: stages.whole_network(collective), nothing_between)
+
+
 def test_baseline(pytestconfig: pytest.Config, all_stages: AllStages, session: ClusterSession) -> None:
     """--baseline=record: repeat all measurements and write them to a file as thresholds of the cluster."""
     if pytestconfig.option.baseline != "record":

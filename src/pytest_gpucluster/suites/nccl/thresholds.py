@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.kit.nccl.measurement import Bound, GroupKind
 from pytest_gpucluster.kit.nccl.nccl_floor import Floor, Route
+from pytest_gpucluster.kit.nccl.nccl_step import DOMAIN
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl.baseline import Key
 from pytest_gpucluster.suites.nccl.stage import ALONE
@@ -47,6 +48,11 @@ class Thresholds:
             return nccl_bandwidth.sizes_for(self.rows, self._key(collective, nodes), self.env)
         except GpuClusterError:
             return ()
+
+    def without_domain(self) -> Thresholds:
+        """Return the thresholds of runs without NVLink between nodes: only rows that state this condition."""
+        rows = tuple(row for row in self.rows if row.conditions.get(DOMAIN) == "0")
+        return replace(self, rows=rows, env={**self.env, DOMAIN: "0"})
 
     def _key(self, collective: str, nodes: int) -> nccl_bandwidth.RunKey:
         return {"collective": collective, "nodes": nodes, "gpus_per_node": self.gpus}
