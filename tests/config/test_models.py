@@ -287,7 +287,7 @@ PLAIN = Profile(name="plain", description="of a test", source="none")
 TEXTS = {"--time": "time_limit"}  # {option: its attribute}
 NAMES = """
 nodes exclude-nodes profile report-dir baseline history burnin-time burnin-resume campaign campaign-time campaign-window
-max-nodes-at-once untested-for
+budget max-nodes-at-once untested-for
 """
 TEXTS |= {f"--{name}": name.replace("-", "_") for name in NAMES.split()}
 
