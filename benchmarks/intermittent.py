@@ -4,10 +4,9 @@
 
 Each campaign has one bad node, rail or link, which is slow in a share of its measurements by 20 to 60%, at a noise of 3%; "traffic" is the
 share of pairs that other jobs slow meanwhile. Nodes and rails meet random partners, a link is measured itself. Plain: BUDGET rounds of all parts,
-then Fisher's test with Holm's correction. Sequential: FIRST rounds of all parts; then only those that were slow more often than usual are
-measured further, with good partners and beside some controls, until Wald's test decides, at most BUDGET times; then Fisher's test. Its base rate is
-that of HISTORY earlier rounds. The errors of all looks add up to 1%. "Limit": the power of the best test
-at BUDGET measurements of a part with a known base rate. `unequal`: fleets of 500 good parts whose own shares scatter.
+then Fisher's test with Holm's correction. Until: as `--until=95%`, of nodes only: 59 rounds, and
+twice and four times as many while a node is open.
+"Limit": the power of the best test at BUDGET measurements of a part with a known base rate. `unequal`: fleets of 500 good parts whose own shares scatter.
 """
 
 from __future__ import annotations
@@ -24,28 +23,24 @@ from tabulate import tabulate
 
 from pytest_gpucluster.core.intermittent import (
     ALPHA,
+    CONFIDENCE,
     FLOOR,
-    SHARE,
     Decision,
-    IntermittentLimits,
-    SequentialTest,
     SlowCount,
-    base_share,
     binomial_tail,
-    chance,
     judge_parts,
     slow_among,
 )
 from pytest_gpucluster.kit.nccl.measurement import MIN_DISTANCE, GroupKind, kind_of
+from pytest_gpucluster.suites.nccl.at_times import RepeatedPairs, measure_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.kit.nccl.pairing import Group
+    from pytest_gpucluster.kit.nccl.measurement import Measurement
+    from pytest_gpucluster.kit.nccl.pairing import Batch, Group
 
-BUDGET, FIRST, HISTORY, CONTROLS = 60, 30, 30, 8
-DOUBT = 0.25  # probability by chance below which a part is measured further
-EARLY, LAST = ALPHA / 8, 3 * ALPHA / 4  # errors: of Wald's test, of its base rate, and of the last look
+BUDGET = 60
 NOISE, PER_LEAF, RAILS = 0.03, 16, 8
 SHARES, TRAFFIC = (0.02, 0.05, 0.1, 0.2, 0.3), (0.0, 0.02)
 PLAN = (("node", 64, 60), ("link", 64, 100), ("node", 256, 25), ("link", 256, 40), ("rail", 64, 8),
@@ -53,7 +48,7 @@ PLAN = (("node", 64, 60), ("link", 64, 100), ("node", 256, 25), ("link", 256, 40
 UNEQUAL = ((0.002, 0.0), (0.005, 0.5), (0.02, 0.3), (0.02, 0.5), (0.02, 1.0))
 UNEQUAL_PARTS, UNEQUAL_MEASURED, FLEETS = 500, 200, 50
 HEAD = ("part", "nodes", "parts", "traffic", "slow in", "campaigns", "limit", "plain: found", "accused",
-        "sequential: found", "accused", "measurements per part")  # fmt: skip
+        "until: found", "accused", "measurements per part")  # fmt: skip
 
 
 @dataclass
@@ -92,20 +87,6 @@ class Campaign:
             return list(self.links.values())
         return [pair for members in self._by_rank(self.parts).values() for pair in self._paired(members)]
 
-    def groups_of(self, suspects: Sequence[str]) -> list[Group]:
-        """Return a round of these parts, and of controls."""
-        if self.kind == "link":
-            known = [*suspects, *self.dice.sample(self.parts, CONTROLS)]
-            return [self.links[link] for link in dict.fromkeys(known)]
-        found: list[Group] = []
-        for rank, asked in self._by_rank(suspects).items():
-            others = [part for part in self._by_rank(self.parts)[rank] if part not in set(asked)]
-            self.dice.shuffle(others)
-            found += zip(asked, others, strict=False)
-            rest = others[len(asked) : len(asked) + 2 * CONTROLS]
-            found += zip(rest[::2], rest[1::2], strict=False)
-        return found
-
     def _by_rank(self, parts: Iterable[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for part in parts:
@@ -137,32 +118,18 @@ def plain(campaign: Campaign) -> set[str]:
     return {part for part, it in found.items() if it.decision is Decision.INTERMITTENT}
 
 
-def sequential(campaign: Campaign) -> tuple[set[str], float]:
-    """Return the parts that the tests with suspects call intermittent, and the measurements per part."""
-    history, first = _counted(campaign, HISTORY), _counted(campaign, FIRST)
-    fleet = _summed([*history.values(), *first.values()])
-    others = {part: fleet.without(history[part]).without(first[part]) for part in campaign.parts}
-    # more often than its like at all: who is measured further costs no error
-    suspects = [part for part in campaign.parts if chance(first[part], others[part], odds=1.0) <= DOUBT]
-    base = base_share(_summed(history.values()), 1 - EARLY)
-    test = SequentialTest(base, max(SHARE, 4 * base), parts=len(campaign.parts), alpha=EARLY)
-    counts, early, measurements = dict(first), set[str](), len(campaign.parts) * FIRST
-    for _ in range(BUDGET - FIRST):
-        decisions = {part: test.decide(counts[part]) for part in suspects}
-        early |= {part for part, it in decisions.items() if it is Decision.INTERMITTENT}
-        suspects = [part for part, it in decisions.items() if it is Decision.OPEN]
-        if not suspects:
-            break
-        slow, measured = Counter[str](), Counter[str]()
-        campaign.measure(campaign.groups_of(suspects), slow, measured)
-        measurements += measured.total()
-        # partners and controls keep the number that was planned for them
-        counts |= {part: counts[part].with_part(SlowCount(slow[part], measured[part])) for part in suspects}
-    last = judge_parts(
-        {part: (counts[part], others[part]) for part in campaign.parts}, IntermittentLimits(alpha=LAST)
-    )
-    accused = early | {part for part, it in last.items() if it.decision is Decision.INTERMITTENT}
-    return accused, measurements / len(campaign.parts)
+def until(campaign: Campaign) -> tuple[set[str], float]:
+    """Return the nodes that --until=95% accuses, and the measurements per node."""
+    plan, pairs = RepeatedPairs(tuple(campaign.parts), campaign.leaves, CONFIDENCE), 0
+
+    def measure(_nodes: Sequence[str], batch: Batch) -> Sequence[Measurement]:
+        nonlocal pairs
+        pairs += sum(map(len, batch))
+        return campaign.model.run(batch)
+
+    judged = measure_until(plan, measure, {})
+    accused = {node for node, it in judged.items() if it.decision is Decision.INTERMITTENT}
+    return accused, 2 * pairs / len(campaign.parts)
 
 
 def _counted(campaign: Campaign, rounds: int) -> dict[str, SlowCount]:
@@ -191,14 +158,19 @@ def cell(kind: str, size: int, campaigns: int, share: float, traffic: float) -> 
     measurements, parts = 0.0, 0
     for seed in range(campaigns):
         once, twice = (Campaign(kind, size, share, traffic, seed) for _ in range(2))
-        repeated, (tested, cost) = plain(once), sequential(twice)
-        found.update(_outcome("plain", repeated, once.bad))
-        found.update(_outcome("sequential", tested, twice.bad))
-        measurements, parts = measurements + cost, len(once.parts)
+        found.update(_outcome("plain", plain(once), once.bad))
+        parts = len(once.parts)
+        if kind == "node":
+            accused, cost = until(twice)
+            found.update(_outcome("until", accused, twice.bad))
+            measurements += cost
+    of_until: list[object] = [
+        f"{found['until found'] / campaigns:.0%}", found["until accused"], f"{measurements / campaigns:.1f}"
+    ]  # fmt: skip
     return [
         kind, size, parts, f"{traffic:.0%}", f"{share:.0%}", campaigns, f"{limit(parts, share, traffic):.0%}",
         f"{found['plain found'] / campaigns:.0%}", found["plain accused"],
-        f"{found['sequential found'] / campaigns:.0%}", found["sequential accused"], f"{measurements / campaigns:.1f}",
+        *(of_until if kind == "node" else "---"),
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Slow k of n: probabilities by exact fractions, decisions, and the error of the sequential test under continuous looking."""
+"""Slow k of n: probabilities by exact fractions, decisions, and the error of repeated looks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from fractions import Fraction
 import pytest
 
 from pytest_gpucluster.core import intermittent
-from pytest_gpucluster.core.intermittent import Decision, SequentialTest, SlowCount
+from pytest_gpucluster.core.intermittent import Looks, SlowCount
 
 FLEETS = [SlowCount(*it) for it in ((0, 40), (12, 4000), (300, 500), (9, 9))]
-STATED = [(0.02, Decision.INTERMITTENT, 0.05), (0.1, Decision.FREE, 0.1)]
 
 
 def binomial(least: int, trials: int, share: Fraction) -> Fraction:
@@ -52,7 +51,6 @@ def test_upper_bound_and_number_of_measurements() -> None:
         <= 0.1
         < intermittent.upper_share(SlowCount(2, 9 + needed))
     )
-    assert intermittent.base_share(SlowCount(0, 10**6), 0.99) == 0.001
     with pytest.raises(ValueError, match="slow 3 of 2 is no count"):
         SlowCount(3, 2)
 
@@ -78,23 +76,29 @@ def test_slow_is_a_fact_against_at_least_four_like_parts_of_one_run() -> None:
     assert intermittent.slow_among({key: values[key] for key in "abd"}, 0.12) == frozenset()
 
 
-def test_sequential_test_decides_with_stated_numbers() -> None:
-    test = SequentialTest(base=0.001, share=0.05)
-    assert next(n for n in range(200) if test.decide(SlowCount(0, n)) is Decision.FREE) == 60
-    assert test.decide(SlowCount(2, 20)) is Decision.INTERMITTENT
-    assert test.decide(SlowCount(1, 20)) is Decision.OPEN
-    assert test.expected_more(SlowCount(0, 0), 0.0) == pytest.approx(60, abs=1)
-    with pytest.raises(ValueError, match="0 < base < share < 1"):
-        SequentialTest(base=0.05, share=0.05)
+def test_three_looks_accuse_and_who_was_accused_stays_so() -> None:
+    fleet, looks = SlowCount(4, 4000), Looks[str](59)
+    assert looks.measurements == 59
+    looks.take({"bad": (SlowCount(9, 59), fleet), "later": (SlowCount(2, 59), fleet)})
+    assert (list(looks.accused), looks.measurements) == (["bad"], 118)
+    looks.take({"later": (SlowCount(7, 118), fleet), "good": (SlowCount(0, 118), fleet)})
+    assert (list(looks.accused), looks.measurements) == (["bad", "later"], 236)
+    looks.take({"good": (SlowCount(0, 236), fleet)})
+    assert (looks.accused["bad"].count, looks.measurements) == (SlowCount(9, 59), 0)
 
 
-@pytest.mark.parametrize(("true", "wrong", "most"), STATED)
-def test_error_under_continuous_looking(true: float, wrong: Decision, most: float) -> None:
-    test, dice, errors, runs = SequentialTest(0.02, 0.1, alpha=0.05, beta=0.1), random.Random(1), 0, 1000
-    for _ in range(runs):
-        slow = measured = 0
-        while (decision := test.decide(SlowCount(slow, measured))) is Decision.OPEN and measured < 2000:
-            slow, measured = slow + (dice.random() < true), measured + 1
-        errors += decision is wrong
-    assert errors / runs <= most + 2 * math.sqrt(most * (1 - most) / runs)
-    assert errors > 0
+def test_error_of_all_looks_together() -> None:
+    """Fleets of 20 good parts, each slow in 10%: all looks together accuse in at most 5% of the campaigns."""
+    dice, wrong, campaigns = random.Random(1), 0, 200
+    for _ in range(campaigns):
+        looks: Looks[int] = Looks(20, intermittent.IntermittentLimits(alpha=0.05, odds=1.0))
+        slow, measured = [0] * 20, 0
+        while measured < (wanted := looks.measurements):
+            slow = [it + sum(dice.random() < 0.1 for _ in range(wanted - measured)) for it in slow]
+            measured = wanted
+            counts = [SlowCount(it, measured) for it in slow]
+            fleet = SlowCount(sum(slow), 20 * measured)
+            looks.take({at: (count, fleet.without(count)) for at, count in enumerate(counts)})
+        wrong += bool(looks.accused)
+    assert wrong / campaigns <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / campaigns)
+    assert wrong > 0

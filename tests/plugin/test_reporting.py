@@ -42,7 +42,7 @@ def session(*covered: tuple[str, str]) -> Any:
     return a_session(WithWaivers(**{**plain, "settings": {"covered": [[*one] for one in covered]}}))
 
 
-CONFIG: Any = FakeConfig(Namespace(cluster="prod", profile=None, set=[]))
+CONFIG: Any = FakeConfig(Namespace(cluster="prod", profile=None, set=[], baseline=None, until=None))
 DRAINED = Problem(ProblemKind.UNAVAILABLE, 'DRAINED: "bad cable"')
 
 

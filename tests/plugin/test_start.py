@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from argparse import Namespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,7 +65,7 @@ def test_folders_of_others_are_refused(tmp_path: Path, foreign: str, monkeypatch
     monkeypatch.chdir(tmp_path)
     for refused in (
         lambda: start.make_private(tmp_path / "x.xml", None),
-        lambda: baseline.check_options(Namespace(baseline="record")),
+        lambda: baseline.check_option("record"),
         lambda: outputs.refuse(tmp_path / "x.prom"),
         lambda: History(tmp_path / "h.db", create=True),
     ):

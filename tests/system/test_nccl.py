@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -161,7 +162,7 @@ def test_healthy_nodes_pass_everything_and_their_figures_are_reported(eight: San
     assert (run.rc, failures(run)) == (0, {}), run.out[-3000:]
     outcomes = [it["outcome"] for it in results(run)]
     # no image: nccl.image_environment is not applicable on any node; no recording, no NVLink between nodes
-    assert (outcomes.count("passed"), outcomes.count("not applicable")) == (5 * NODES + 3, NODES + 2)
+    assert (outcomes.count("passed"), outcomes.count("not applicable")) == (5 * NODES + 3, NODES + 3)
     busbw = metrics(run, "busbw")
     sizes = {device for node, device in busbw if node == "gpu05"}
     assert {"all_reduce 1 MiB", "all_reduce 4 GiB"} < sizes
@@ -193,6 +194,22 @@ def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
     assert len(ended_by_us(run)) == (name == "alone"), "a hang costs one deadline"
     if name == "slow-node-and-slow-link":
         measure_again(run, eight)
+
+
+def test_a_node_that_is_slow_at_times_is_accused_and_no_other(eight: Sandbox, tmp_path: Path) -> None:
+    faults = [("slow_at_times", "gpu04", ("share", 0.3))]
+    run = accept(eight, tmp_path, "--until=95%", "-k", "at_times", faults=faults)
+    ((_, result),) = failures(run).items()
+    (found,) = of(result)
+    assert (result["check"], str(found.part), found.code) == ("nccl.at_times", "gpu04", "slow_at_times")
+    assert re.search(
+        r"slow in \d+ of 59 measurements \(fleet \d+ of 4\d\d; by chance \S+, corrected for 8 nodes\)",
+        str(found),
+    )
+    assert next(it for it in result["metrics"] if it["name"] == "free_nodes")["value"] == NODES - 1
+    (line,) = (it for it in run.out.splitlines() if it.startswith("rerun:"))
+    assert "--until=95%" in line
+    assert accept(eight, tmp_path, "--until=0.95", "-k", "at_times").rc == 4
 
 
 def measure_again(run: Run, sandbox: Sandbox) -> None:

@@ -61,6 +61,8 @@ class NodeHealth:
     leaf: list[str] = field(default_factory=list)
     uplink: float = 1.0
     crowd: float = 1.0
+    at_times: float = 1.0
+    share: float = 1.0
     nvls: dict[str, float] = field(default_factory=lambda: dict(NVLS))
     ring: dict[str, float] = field(default_factory=lambda: dict(RING))
     port: float = PORT
@@ -127,6 +129,7 @@ def _links(world: CommunicatorModel) -> list[float]:
     found += [
         node.uplink for node in world.nodes.values() if node.leaf and not world.nodes.keys() <= {*node.leaf}
     ]
+    found += [node.at_times for node in world.nodes.values()]
     return found + ([node.crowd for node in world.nodes.values()] if len(world.nodes) > PAIR else [])
 
 
@@ -216,7 +219,10 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
     nodes = expand(os.environ.get("SLURM_STEP_NODELIST", me)) if joined and tasks > 1 else [me]
     per_task = int(chosen["g"])
     tasks_per_node = max(1, tasks // len(nodes))
-    health = {node: node_health(folder, base, node) for node in nodes}
+    dice = random.Random(
+        os.environ.get("SLURM_JOB_ID", "") + os.environ.get("SLURM_STEP_ID", "")
+    )  # of all ranks alike
+    health = {node: now(node_health(folder, base, node), dice) for node in nodes}
     if _without_infiniband():  # a launcher passes one environment to all ranks
         health = {node: replace(was, infiniband=False) for node, was in health.items()}
     world = CommunicatorModel(
@@ -413,6 +419,11 @@ def node_health(folder: Path, base: Path, node: str) -> NodeHealth:
     """Return the state of a node from its files."""
     plain: dict[str, Any] = json.loads(_read(folder, base, node, "network.json"))
     return NodeHealth(**plain)
+
+
+def now(node: NodeHealth, dice: random.Random) -> NodeHealth:
+    """Return the state of a node in one measurement: what is slow at times is slow in its share of them."""
+    return node if dice.random() < node.share else replace(node, at_times=1.0)
 
 
 def _gpus(folder: Path, base: Path, node: str) -> list[tuple[str, str]]:

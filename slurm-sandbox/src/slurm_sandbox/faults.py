@@ -919,6 +919,12 @@ def _slow_node(node: SimulatedNode, options: Options) -> None:
     node.network.speed = float(options["factor"])
 
 
+@_fault("the node is slow to others in a share of the measurements", factor=0.6, share=0.2)
+def _slow_at_times(node: SimulatedNode, options: Options) -> None:
+    node.network.at_times = float(options["factor"])
+    node.network.share = float(options["share"])
+
+
 @_fault("the link between two nodes is slow", peer="gpu01", factor=0.3)
 def _slow_link(node: SimulatedNode, options: Options) -> None:
     node.network.links[options["peer"]] = float(options["factor"])

@@ -136,6 +136,8 @@ class CollectiveFaults:
     leaf: list[str] = field(default_factory=list)  # nodes on the same slow leaf switch
     uplink: float = 1.0  # factor on the traffic of that leaf to others
     crowd: float = 1.0  # factor with more than two nodes
+    at_times: float = 1.0  # factor between nodes, in a share of the measurements
+    share: float = 1.0
     nvls: dict[str, float] = field(
         default_factory=dict
     )  # of the model, see models.CollectiveRates; keys as JSON has them

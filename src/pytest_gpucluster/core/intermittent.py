@@ -11,7 +11,7 @@ Technometrics 24, 1982). `holm` corrects for the number of parts (Holm, Scand. J
 any good part is accused is at most alpha, whatever the dependence. `upper_share` is exact (Clopper and Pearson,
 Biometrika 26, 1934); without a slow measurement it is the rule of three.
 
-Continuous looking: `SequentialTest` is Wald's (Ann. Math. Statist. 16, 1945).
+Measuring until it is decided: `Looks` is a group-sequential test (Pocock, Biometrika 64, 1977), whose looks share alpha by Bonferroni.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pytest_gpucluster.core.outliers import FEWEST
 
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Decision",
     "IntermittentLimits",
+    "Looks",
     "PartJudgement",
-    "SequentialTest",
     "SlowCount",
-    "base_share",
     "binomial_tail",
     "chance",
     "holm",
@@ -200,66 +199,34 @@ def _judged(
     return PartJudgement(count, fleet, alone, corrected, decision, upper, more)
 
 
-def base_share(fleet: SlowCount, confidence: float, floor: float = FLOOR, odds: float = ODDS) -> float:
-    """Return the base rate of a sequential test: that of `odds` times the fleet's upper bound, at least the floor."""
-    most = upper_share(fleet, confidence)
-    return max(floor, odds * most / (1 + (odds - 1) * most))
+class Looks(Generic[Key]):
+    """Looks at all counts after `first` measurements of each part, and after twice and four times as many; a caller may end earlier.
 
-
-@dataclass(frozen=True)
-class SequentialTest:
-    """Decides after each measurement whether a part is slow in at most `base`, or in at least `share`, of its measurements.
-
-    The likelihood ratio of `share` against `base` is a supermartingale for every true share up to `base`, and its inverse
-    is one for every true share from `share` on. By Ville's inequality (1939) the bounds therefore hold under continuous
-    looking, for every rule of stopping, and where the results so far decide what is measured next: any of `parts` good
-    parts is called intermittent with a probability of at most `alpha` (Bonferroni), and a part that is slow in `share` or more is called free
-    with at most `beta`. `base` must be fixed before the first measurement that counts: add the error of its bound to `alpha`.
-    ValueError unless 0 < base < share < 1.
+    `accused`: {part that a look accused: its judgement then}. The looks spend half, a quarter and a quarter of alpha, each on a
+    fixed number of measurements, so any good part is accused with a probability of at most alpha, whatever decides that another
+    look follows.
     """
 
-    base: float
-    share: float = SHARE
-    parts: int = 1
-    alpha: float = ALPHA
-    beta: float = 1 - CONFIDENCE
+    TIMES = (1, 2, 4)  # of the first number of measurements
+    SPENT = (0.5, 0.25, 0.25)  # of alpha
 
-    def __post_init__(self) -> None:
-        if not 0 < self.base < self.share < 1:
-            raise ValueError(f"a test needs 0 < base < share < 1, not {self.base:g} and {self.share:g}")
+    def __init__(self, first: int, limits: IntermittentLimits | None = None) -> None:
+        self.first = first
+        self.limits = limits or IntermittentLimits()
+        self.accused: dict[Key, PartJudgement] = {}
+        self._taken = 0
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """The logarithms of the likelihood ratio at which a part is free, and intermittent."""
-        return math.log(self.beta), math.log(self.parts / self.alpha)
+    def measurements(self) -> int:
+        """How many measurements each part needs for the next look; 0 after the last one."""
+        return self.first * self.TIMES[self._taken] if self._taken < len(self.TIMES) else 0
 
-    def evidence(self, count: SlowCount) -> float:
-        """Return the logarithm of the likelihood ratio of all measurements so far."""
-        slow, fast = self._steps()
-        return count.slow * slow + (count.measured - count.slow) * fast
-
-    def decide(self, count: SlowCount) -> Decision:
-        """Decide by all measurements so far; a test that has decided is over, so do not ask again."""
-        free, intermittent = self.bounds
-        evidence = self.evidence(count)
-        if evidence >= intermittent:
-            return Decision.INTERMITTENT
-        return Decision.FREE if evidence <= free else Decision.OPEN
-
-    def expected_more(self, count: SlowCount, share: float) -> float:
-        """Return how many more measurements of a part that is slow in this share decide; inf if the test has no drift.
-
-        Wald's identity without the last measurement's overshoot.
-        """
-        slow, fast = self._steps()
-        drift = share * slow + (1 - share) * fast
-        if self.decide(count) is not Decision.OPEN:
-            return 0.0
-        bound = self.bounds[drift > 0]
-        return (bound - self.evidence(count)) / drift if drift else math.inf
-
-    def _steps(self) -> tuple[float, float]:
-        return math.log(self.share / self.base), math.log((1 - self.share) / (1 - self.base))
+    def take(self, parts: Mapping[Key, tuple[SlowCount, SlowCount]]) -> None:
+        """Judge {part: its count, and that of its fleet without it}; those that are accused need not be there again."""
+        alpha = self.limits.alpha * self.SPENT[self._taken]
+        found = judge_parts(parts, replace(self.limits, alpha=alpha))
+        self.accused |= {key: it for key, it in found.items() if it.decision is Decision.INTERMITTENT}
+        self._taken += 1
 
 
 def _at_most(count: SlowCount, share: float) -> float:

@@ -25,7 +25,7 @@ PARTIAL = (
     "--deselect",
     "::",
 )  # words of a run that tests a part of its suites
-LONGER = ("--slow", "--intrusive")  # options whose runs are compared with their like only
+LONGER = ("--slow", "--intrusive", "--until")  # options whose runs are compared with their like only
 
 
 class EarlierRun(NamedTuple):
@@ -121,7 +121,7 @@ def is_partial(words: Sequence[str]) -> bool:
 
 
 def _longer(words: Sequence[str]) -> set[str]:
-    return {*LONGER} & {*words}
+    return {*LONGER} & {word.partition("=")[0] for word in words}
 
 
 def _checks(history: History, cluster: str, run: int, started: float) -> set[str]:

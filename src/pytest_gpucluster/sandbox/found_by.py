@@ -123,6 +123,7 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "ib_link_layer": ("fabric.link_layer",),
     "acs_on": ("fabric.acs",),
     "slow_node": ("nccl.alone_bandwidth",),
+    "slow_at_times": ("nccl.at_times",),
     "slow_link": ("nccl.links",),
     "slow_leaf": ("nccl.links",),
     "slow_crowd": ("nccl.whole_bandwidth",),

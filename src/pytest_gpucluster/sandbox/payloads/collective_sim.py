@@ -64,7 +64,7 @@ def _group(
 ) -> dict[str, Any]:
     names = [member.partition(":")[0] for member in members]
     world = collectives.CommunicatorModel(
-        {name: health[name] for name in names},
+        {name: collectives.now(health[name], noise) for name in names},
         1 if ":" in members[0] else gpus,
         mnnvl=collectives.is_on("NCCL_MNNVL_ENABLE"),
     )

@@ -165,15 +165,15 @@ def _load_row(path: Path, index: int, entry: Any) -> BandwidthThreshold:
         raise ConfigError(f"{path}: nccl[{index}]{'.' + key if key else ''}: {first['msg']}") from error
 
 
-def check_options(option: Any) -> None:
+def check_option(given: str | None) -> None:
     """Raise ConfigError for a --baseline that is no baseline file, or that could not be written."""
-    if option.baseline == "record":
+    if given == "record":
         try:
             Folder(Path()).close()
         except OSError as error:
             raise ConfigError(f"--baseline=record: {Path().absolute()}: {error.strerror}") from error
-    elif option.baseline:
-        load(Path(option.baseline))
+    elif given:
+        load(Path(given))
 
 
 def file_of(cluster: str) -> Path:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Outcome, Verdict, with_contention
-from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, ProbeError, SlurmError
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.hostlist import fold
 from pytest_gpucluster.core.part import Part
@@ -25,6 +25,13 @@ from pytest_gpucluster.kit.nccl.nccl_step import DOMAIN
 from pytest_gpucluster.kit.nccl.nccl_transport import log_of
 from pytest_gpucluster.suites.nccl import alone
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
+from pytest_gpucluster.suites.nccl.at_times import (
+    FEWEST_NODES,
+    RepeatedPairs,
+    at_times,
+    measure_until,
+    measurements_for,
+)
 from pytest_gpucluster.suites.nccl.bandwidth import may_be_linked
 from pytest_gpucluster.suites.nccl.pair_rounds import PairRounds
 from pytest_gpucluster.suites.nccl.stage import (
@@ -196,6 +203,24 @@ class NcclStages:
             return verdict
         ends = found.bad_links[0] if found.bad_links else slowest_pair(measured)
         return self.shown(because(verdict, self._settings()), ends, size=self.runner.config.pair_size)
+
+    def at_times(self, confidence: float) -> Verdict:
+        """Measure pairs until each usable node is decided, and judge the nodes by how often they were slow."""
+        if not self.runner.can_re_form:
+            rounds = measurements_for(confidence)
+            why = f"nccl-tests needs one Slurm step per pair, {rounds} and more for each node: set nccl.runner: payload"
+            return Verdict("", Outcome.NOT_CHECKED, reason=why)
+        bad = self.localised[0].bad_nodes
+        nodes = tuple(node for node in self.usable if node not in bad)
+        if len(nodes) < FEWEST_NODES:
+            why = f"fewer than {FEWEST_NODES} sound nodes: both nodes of a pair are in each slow measurement"
+            return Verdict("", Outcome.NOT_APPLICABLE, reason=why)
+        plan = RepeatedPairs(nodes, self._leaves, confidence)
+        try:
+            judged = measure_until(plan, self.runner.rounds, self.lost)
+        except NotAvailable as error:
+            return Verdict("", Outcome.NOT_CHECKED, reason=str(error))
+        return at_times(judged, confidence)
 
     def _whole_is_bad(self) -> bool:
         if not self.whole(ALONE).runs:

@@ -18,6 +18,7 @@ from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 from pytest_gpucluster.suites.nccl import alone, environment
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
 from pytest_gpucluster.suites.nccl import fleet as checks
+from pytest_gpucluster.suites.nccl.at_times import confidence_of
 from pytest_gpucluster.suites.nccl.bandwidth import scope_of
 from pytest_gpucluster.suites.nccl.environment_facts import ENVIRONMENT
 from pytest_gpucluster.suites.nccl.image_environment import image_environment
@@ -215,6 +216,14 @@ def test_pairs(valid_alone: NcclStages, node: Node, nothing_between: str) -> Ver
 def test_links(all_stages: AllStages, nothing_between: str) -> Verdict:
     """Every link and leaf switch is as fast as the others."""
     return all_stages.judged(NcclStages.links, nothing_between)
+
+
+def test_at_times(pytestconfig: pytest.Config, all_stages: AllStages, nothing_between: str) -> Verdict:
+    """--until=95%: each node is slow in at most 5% of its measurements with partners, or is accused."""
+    if not (until := pytestconfig.option.until):
+        raise NotApplicable("runs only with --until, like --until=95%")
+    confidence = confidence_of(until)
+    return all_stages.judged(lambda stages: stages.at_times(confidence), nothing_between)
 
 
 def test_whole(
