@@ -43,6 +43,16 @@ def actions(run: Run) -> dict[str, list[str]]:
     return {result.node: [verdict.action for verdict in result.verdicts] for result in run.results}
 
 
+def test_the_hint_names_the_factor_that_tells_the_nodes_from_the_others() -> None:
+    _, events = run_of([*(noexec(node) for node in FOUR[:3]), passing(FOUR[3], check="os.tmp")])
+    loops = {"B": "gpu[01-03,99]", "A": "gpu04"}  # gpu99 was not judged
+    events[1]["factors"] = {"loop": loops, "rack": {"R1": "gpu[01-04]"}, "feed": {"F1": "gpu[01-02]"}}
+    (group,) = read_run(events).groups.values()
+    assert "check what the nodes share, first loop B" in group.hint
+    assert "rack" not in group.hint
+    assert "feed" not in group.hint
+
+
 def test_all_nodes_alike_are_one_block_and_no_node_failed() -> None:
     run, events = run_of([noexec(node, annotation={"state": "IDLE"}) for node in FOUR])
     (group,) = run.groups.values()

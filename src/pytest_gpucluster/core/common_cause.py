@@ -76,6 +76,9 @@ class CommonFinding:
     alike: dict[Likeness, frozenset[str]] = field(default_factory=dict)  # with the nodes that have it
     settings: dict[str, None] = field(default_factory=dict)
     repairs: bool = False  # the action of any finding is a repair
+    factors: tuple[
+        str, ...
+    ] = ()  # the stated factors that tell these nodes from the other judged ones, like 'loop B'
 
     def has(self, node: str, finding: Finding) -> bool:
         """Return whether this is the finding of a node."""
@@ -104,6 +107,7 @@ class CommonFinding:
             if settings
             else "check what the nodes share"
         )
+        first += f", first {' and '.join(self.factors)}" if self.factors else ""
         by_hand = (
             "; no node is drained for it: if the nodes themselves are at fault, drain them by hand"
             * self.repairs
@@ -115,6 +119,18 @@ NO_MAJORITY = (
     "an upgrade that has not reached all nodes"  # the setting of a finding that names no node at fault
 )
 CONFIGURED = "the configuration"  # the setting of a finding whose action is `configure` and that names none
+
+
+def telling_factors(
+    nodes: Collection[str], judged: Collection[str], factors: Mapping[str, Mapping[str, Collection[str]]]
+) -> tuple[str, ...]:
+    """Return 'FACTOR VALUE' for each of {factor: {value: nodes}} that of the judged nodes exactly these have."""
+    return tuple(
+        f"{factor} {value}"
+        for factor, values in factors.items()
+        for value, having in values.items()
+        if len(nodes) < len(judged) and {*having}.intersection(judged) == {*nodes}
+    )
 
 
 def common_findings(

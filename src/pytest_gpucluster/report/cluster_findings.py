@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.common_cause import common_findings
+from pytest_gpucluster.core.common_cause import common_findings, telling_factors
 from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.report.proof import NOT_PROVED
 from pytest_gpucluster.report.run_model import add_found, cleaned, example_of, failure_key, one_line
@@ -45,6 +45,8 @@ def settle(run: Run) -> None:
         judged = {one_line(run.results[number].node) for number in numbers}
         found = common_findings(check, findings, judged, run.places)
         if found:
+            for it in found:
+                it.factors = telling_factors(it.nodes, judged, run.factors)
             run.common += found
             run.changed()
             _regroup(run, [run.results[number] for number in failed], found)
