@@ -58,10 +58,7 @@ class Job:
 def make_load(jobs: int, nodes: int, seed: int) -> list[Job]:
     """Return the jobs of a load, the same ones for the same seed."""
     dice = random.Random(seed)
-    made = [
-        Job(f"j{number:03d}", number * WAVES // jobs, 1, dice.uniform(SHORTEST, LONGEST))
-        for number in range(jobs)
-    ]
+    made = [Job(f"j{number:03d}", number * WAVES // jobs, 1, dice.uniform(SHORTEST, LONGEST)) for number in range(jobs)]
     wide = [Job(f"w{wave}", wave, min(WIDE, nodes), SHORTEST) for wave in range(WAVES)]
     return sorted([*made, *wide], key=lambda job: job.wave)
 
@@ -93,11 +90,7 @@ def _queue(env: dict[str, str]) -> str:
 def start_campaign(sandbox: Sandbox, folder: Path, limit: int, nice: int) -> subprocess.Popen[bytes]:
     """Start a campaign over all nodes, with a test of a second."""
     (folder / "test_site.py").write_text(TEST)
-    options = (
-        f"--cluster={sandbox.cluster_file}",
-        "--campaign=busy",
-        "--history=h.db",
-    )
+    options = (f"--cluster={sandbox.cluster_file}", "--campaign=busy", "--history=h.db")
     more = (
         f"--max-nodes-at-once={limit}",
         f"--set=slurm.extra_args=[--nice={nice}]",
@@ -135,9 +128,7 @@ def reframe_lines(folder: Path, when: float) -> Iterator[str]:
     passed = [case for case in cases if case["result"] == "pass"]
     during = sum((case["job_completion_time_unix"] or when) < when for case in passed)
     yield f"ReFrame: {len(passed)} of {len(cases)} tests passed, {during} before the last job of the load started"
-    whys = Counter(
-        str(case.get("fail_reason")).strip().splitlines()[0] for case in cases if case not in passed
-    )
+    whys = Counter(str(case.get("fail_reason")).strip().splitlines()[0] for case in cases if case not in passed)
     yield from (f"ReFrame: {count} failed: {why}" for why, count in whys.items())
 
 
@@ -156,9 +147,7 @@ def rows(load: list[Job], without: dict[str, float], beside: dict[str, float]) -
         names = [job.name for job in load if job.wave == wave and job.nodes == 1]
         found.append((f"wave {wave + 1}, {len(names)} jobs", *_figures(names, without, beside)))
     wide = [job for job in load if job.nodes > 1]
-    found += [
-        (f"wave {job.wave + 1}, {job.nodes} nodes", *_figures([job.name], without, beside)) for job in wide
-    ]
+    found += [(f"wave {job.wave + 1}, {job.nodes} nodes", *_figures([job.name], without, beside)) for job in wide]
     return [*found, ("all", *_figures([job.name for job in load], without, beside))]
 
 
@@ -183,15 +172,11 @@ def schedule(title: str, load: list[Job], starts: dict[str, float]) -> None:
 
 def main() -> int:
     """Run the load twice and print both schedules; 1 if a node has no verdict, or the bound does not hold."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nodes", type=int, nargs="?", default=16)
     parser.add_argument("--jobs", type=int, default=96, help="jobs of one node (%(default)s)")
     parser.add_argument("--limit", type=int, default=4, help="--max-nodes-at-once (%(default)s)")
-    parser.add_argument(
-        "--nice", type=int, default=1000, help="salloc's --nice of the campaign (%(default)s)"
-    )
+    parser.add_argument("--nice", type=int, default=1000, help="salloc's --nice of the campaign (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--reframe", action="store_true", help="also run the load beside ReFrame")
     args = parser.parse_args()
@@ -200,9 +185,7 @@ def main() -> int:
         folder, sandbox = Path(name), Sandbox(Path(name, "s"))
         sandbox.up(nodes=args.nodes)
         try:
-            run_load(
-                sandbox, make_load(args.nodes, args.nodes, args.seed), folder / "warm"
-            )  # the first jobs are slow
+            run_load(sandbox, make_load(args.nodes, args.nodes, args.seed), folder / "warm")  # the first jobs are slow
             without = run_load(sandbox, load, folder / "without")
             with start_campaign(sandbox, folder, args.limit, args.nice) as campaign:
                 begin = time.time()
@@ -224,15 +207,7 @@ def main() -> int:
     schedule("without a campaign", load, without)
     schedule("beside a campaign", load, beside)
     schedule("without a campaign, again", load, again)
-    heads = (
-        "",
-        "median start",
-        "with campaign",
-        "last start",
-        "with campaign",
-        "median delay",
-        "greatest delay",
-    )
+    heads = ("", "median start", "with campaign", "last start", "with campaign", "median delay", "greatest delay")
     print(tabulate(rows(load, without, beside), heads, tablefmt="github"))
     print("\n".join(lines[-3:]))
     worst = max(beside[job] - without[job] for job in without)
@@ -240,11 +215,7 @@ def main() -> int:
     if args.reframe:
         schedule("beside ReFrame", load, rival)
         print(
-            tabulate(
-                rows(load, without, rival),
-                [it.replace("campaign", "ReFrame") for it in heads],
-                tablefmt="github",
-            )
+            tabulate(rows(load, without, rival), [it.replace("campaign", "ReFrame") for it in heads], tablefmt="github")
         )
         print("\n".join(rival_lines))
     print(f"greatest delay of the second load without a campaign: {by_chance:.1f} s")

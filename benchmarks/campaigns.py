@@ -32,18 +32,13 @@ class Campaign:
         """Tell whether pairs can single the node out: with two nodes, or a leaf of bad nodes only, they cannot."""
         leaf = self.model.leaves.get(node)
         mates = {n for n in self.nodes if self.model.leaves.get(n) == leaf}
-        return len(self.nodes) > 2 and not (
-            leaf is not None and len(mates) < len(self.nodes) and mates <= self.bad
-        )
+        return len(self.nodes) > 2 and not (leaf is not None and len(mates) < len(self.nodes) and mates <= self.bad)
 
     def plan(self) -> Localiser:
         """Return a fresh localisation of this fabric."""
         expected = {"alone": 0.88 * ALONE, "within": 0.88 * WITHIN, "across": 0.88 * ACROSS}
         return Localiser(
-            self.nodes,
-            leaves=self.model.leaves,
-            expected=expected if self.absolute else None,
-            gpus_per_node=GPUS,
+            self.nodes, leaves=self.model.leaves, expected=expected if self.absolute else None, gpus_per_node=GPUS
         )
 
     def run(self) -> Localisation:

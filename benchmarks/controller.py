@@ -30,17 +30,7 @@ ROOT = Path(__file__).parent.parent
 SIDES = Path(__file__).parent / "sides"
 FAULT, FOUND_BY, BAD_EVERY = "nvlink_down", "gpu.nvlink_state", 100
 OS_CHECKS = (
-    *(
-        "release",
-        "kernel",
-        "cmdline",
-        "memory",
-        "cpus",
-        "cpu_model",
-        "numa",
-        "governor",
-        "swap",
-    ),
+    *("release", "kernel", "cmdline", "memory", "cpus", "cpu_model", "numa", "governor", "swap"),
     *("kernel_settings", "sysctls", "packages", "services", "load"),
 )
 # Hypothesis takes part in reports: items would run by pytest's own protocol, and who runs a cluster does not have it
@@ -117,19 +107,13 @@ exec "$@"
         "RECORDED_STATE": str(folder / "s"),
     }
     told = shlex.join(["env", *(f"{name}={value}" for name, value in recorded.items())])
-    replay = (
-        f'exec {told} {shlex.quote(sys.executable)} {shlex.quote(str(SIDES / "recorded_srun.py"))} "$@"\n'
-    )
+    replay = f'exec {told} {shlex.quote(sys.executable)} {shlex.quote(str(SIDES / "recorded_srun.py"))} "$@"\n'
     stub(place / "srun", replay)
     cluster = folder / "cluster.yaml"
     text = sandbox.cluster_file.read_text()
     cluster.write_text(text.replace("nodes: gpu[01-02]\n", f"nodes: gpu[00001-{nodes:05}]\n"))
     kept = {key: value for key, value in env.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    return {
-        **kept,
-        "PATH": f"{place}:{os.environ['PATH']}",
-        "PYTHONPYCACHEPREFIX": str(folder / "pyc"),
-    }, cluster
+    return {**kept, "PATH": f"{place}:{os.environ['PATH']}", "PYTHONPYCACHEPREFIX": str(folder / "pyc")}, cluster
 
 
 def outcomes(events: Path) -> dict[str, int]:
@@ -156,14 +140,7 @@ def judge(nodes: int, count: int, options: argparse.Namespace) -> list[str]:
             sandbox.fault(FAULT, "gpu02")
             env, cluster = record(folder, sandbox, nodes)
             reports = f"--report-dir={folder / 'reports'}"
-            argv = [
-                *PYTEST,
-                f"--rootdir={ROOT}",
-                f"--cluster={cluster}",
-                reports,
-                *options.pytest,
-                *checks()[:count],
-            ]
+            argv = [*PYTEST, f"--rootdir={ROOT}", f"--cluster={cluster}", reports, *options.pytest, *checks()[:count]]
             status, cost, output = run(argv, env, folder)
         finally:
             sandbox.down()
@@ -172,9 +149,7 @@ def judge(nodes: int, count: int, options: argparse.Namespace) -> list[str]:
         found = outcomes(folder / "reports/latest/events.jsonl")
         wanted = nodes // BAD_EVERY * (FOUND_BY in told(count))
         if sum(found.values()) != nodes * count or found.get("failed", 0) != wanted:
-            raise SystemExit(
-                f"{found} are not {nodes * count} results with {wanted} failed:\n{output[-3000:]}"
-            )
+            raise SystemExit(f"{found} are not {nodes * count} results with {wanted} failed:\n{output[-3000:]}")
         files = sum(file.stat().st_size for file in (folder / "reports").rglob("*") if file.is_file()) / 2**20
         empty = bare(folder, nodes * count) if options.floor else None
     return [
@@ -196,17 +171,9 @@ def bare(folder: Path, items: int) -> Cost:
     """Measure an empty pytest of as many items, with JUnit."""
     empty = folder / "test_empty.py"
     empty.write_text(
-        "import pytest\n\n\n"
-        f'@pytest.mark.parametrize("number", range({items}))\ndef test_nothing(number):\n    pass\n'
+        f'import pytest\n\n\n@pytest.mark.parametrize("number", range({items}))\ndef test_nothing(number):\n    pass\n'
     )
-    argv = [
-        *PYTEST,
-        f"--rootdir={folder}",
-        "-p",
-        "no:gpucluster",
-        f"--junitxml={folder / 'x.xml'}",
-        str(empty),
-    ]
+    argv = [*PYTEST, f"--rootdir={folder}", "-p", "no:gpucluster", f"--junitxml={folder / 'x.xml'}", str(empty)]
     status, cost, output = run(argv, dict(os.environ), folder)
     if status:
         raise SystemExit(output[-2000:])
@@ -219,9 +186,7 @@ def main() -> None:
     parser.add_argument("nodes", type=int, nargs="*", default=[1000])
     parser.add_argument("--checks", type=int, default=50, choices=range(1, len(checks()) + 1), metavar="1-50")
     parser.add_argument("--floor", action="store_true", help="also an empty pytest of as many items")
-    parser.add_argument(
-        "--pytest", nargs=argparse.REMAINDER, default=[], help="further options of pytest, last"
-    )
+    parser.add_argument("--pytest", nargs=argparse.REMAINDER, default=[], help="further options of pytest, last")
     options = parser.parse_args()
     head = ["nodes", "checks", "items", "failed", "s", "CPU s", "MiB", "MiB of reports"]
     head += ["empty pytest s", "CPU s", "MiB"] if options.floor else []

@@ -58,24 +58,18 @@ OF_NODES = ("gpu.", "os.", "fabric.")
 def as_task(sandbox: Sandbox, argv: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command as a task of the first node, with all its GPUs."""
     srun = ["srun", "-N1", "-w", sandbox.nodes[0], "--gres=gpu:8", "--exclusive"]
-    return subprocess.run(
-        [*srun, *argv], env=sandbox.env, capture_output=True, text=True, timeout=120, check=False
-    )
+    return subprocess.run([*srun, *argv], env=sandbox.env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def best(sandbox: Sandbox, argv: list[str], repeats: int) -> dict[str, float]:
     """Return the run with the least CPU, of the process and of all that it waited for."""
-    found = [
-        json.loads(as_task(sandbox, [sys.executable, "-c", MEASURED, *argv]).stdout) for _ in range(repeats)
-    ]
+    found = [json.loads(as_task(sandbox, [sys.executable, "-c", MEASURED, *argv]).stdout) for _ in range(repeats)]
     return min(found, key=lambda one: one["cpu"])
 
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--nhc", type=Path, metavar="FOLDER", help="a checkout of github.com/mej/nhc")
     parser.add_argument("--faults", type=int, default=0, metavar="N", help="also count the faults found of N")
@@ -124,16 +118,12 @@ def faults_found(sandbox: Sandbox, folder: Path, number: int, nhc: list[str]) ->
     for kind in chosen:
         sandbox.fault(kind, sandbox.nodes[0])
         checks = json.loads(as_task(sandbox, argv).stdout)["checks"]
-        if FOUND_BY[kind][0].partition("/")[0] in {
-            one["check"] for one in checks if one["outcome"] == "failed"
-        }:
+        if FOUND_BY[kind][0].partition("/")[0] in {one["check"] for one in checks if one["outcome"] == "failed"}:
             found["gate"].append(kind)
         if nhc and as_task(sandbox, nhc).returncode != 0:
             found["nhc"].append(kind)
         sandbox.heal()
-    lines = [
-        f"faults found of {len(chosen)}: " + ", ".join(f"{side} {len(one)}" for side, one in found.items())
-    ]
+    lines = [f"faults found of {len(chosen)}: " + ", ".join(f"{side} {len(one)}" for side, one in found.items())]
     for side, one in found.items():
         lines.append(f"  not by {side}: {', '.join(kind for kind in chosen if kind not in one) or 'none'}")
     return "\n".join(lines)
@@ -152,26 +142,17 @@ def measured(sandbox: Sandbox, folder: Path, repeats: int, nhc: list[str]) -> st
     rows = []
     for name, argv in sides.items():
         one = best(sandbox, argv, repeats)
-        rows.append(
-            (
-                name,
-                f"{one['seconds']:.2f}",
-                f"{one['cpu']:.2f}",
-                f"{one['processes']:.0f}",
-                f"{one['rc']:.0f}",
-            )
-        )
-    own = [
-        as_task(sandbox, [sys.executable, "-c", OWN, *gate, "--fresh", "0"]).stderr for _ in range(repeats)
-    ]
+        rows.append((name, f"{one['seconds']:.2f}", f"{one['cpu']:.2f}", f"{one['processes']:.0f}", f"{one['rc']:.0f}"))
+    own = [as_task(sandbox, [sys.executable, "-c", OWN, *gate, "--fresh", "0"]).stderr for _ in range(repeats)]
     alone = min(
-        (line.split()[1:] for text in own for line in text.splitlines() if line.startswith("OWN")),
-        default=["?", "?"],
+        (line.split()[1:] for text in own for line in text.splitlines() if line.startswith("OWN")), default=["?", "?"]
     )
     table = tabulate(
         rows, headers=("", "seconds", "CPU, with its commands", "processes", "status"), disable_numparse=True
     )
-    return f"{table}\nthe gate itself: {alone[0]} s of CPU, {alone[1]} MiB; goal: 0.5 s, 100 MiB; requests to slurmctld: 0"
+    return (
+        f"{table}\nthe gate itself: {alone[0]} s of CPU, {alone[1]} MiB; goal: 0.5 s, 100 MiB; requests to slurmctld: 0"
+    )
 
 
 if __name__ == "__main__":

@@ -34,14 +34,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     repeats = parser.parse_args().repeats
-    pairs = [(milliseconds(BARE), milliseconds(PLUGIN)) for _ in range(repeats + 1)][
-        1:
-    ]  # the first warms caches
+    pairs = [(milliseconds(BARE), milliseconds(PLUGIN)) for _ in range(repeats + 1)][1:]  # the first warms caches
     bare, plugin = (statistics.median(values) for values in zip(*pairs, strict=True))
     print(f"import pytest                    {bare:8.2f} ms")
-    print(
-        f"import pytest_gpucluster.plugin  {plugin:8.2f} ms  {plugin / bare:.1%} of it (limit {LIMIT:g} ms)"
-    )
+    print(f"import pytest_gpucluster.plugin  {plugin:8.2f} ms  {plugin / bare:.1%} of it (limit {LIMIT:g} ms)")
     print(stamp())
     return int(plugin >= LIMIT)
 

@@ -196,11 +196,7 @@ def unequal(mean: float, spread: float) -> list[object]:
 def main() -> None:
     """Print a row for each kind of part, size, traffic and share; then unequal good parts."""
     if sys.argv[1:] == ["unequal"]:
-        print(
-            tabulate(
-                [unequal(*it) for it in UNEQUAL], ("slow in", "scatter", "fleets", "with a good part accused")
-            )
-        )
+        print(tabulate([unequal(*it) for it in UNEQUAL], ("slow in", "scatter", "fleets", "with a good part accused")))
         print(stamp())
         return
     words = sys.argv[1:]
@@ -212,9 +208,7 @@ def main() -> None:
         for share in SHARES
     ]
     print(tabulate(rows, HEAD))
-    print(
-        f"accused: campaigns in which a good part was called intermittent; plain: {BUDGET} measurements per part"
-    )
+    print(f"accused: campaigns in which a good part was called intermittent; plain: {BUDGET} measurements per part")
     print(stamp())
 
 

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 DAY = 86_400.0
 NOISE, SLOWER = 0.03, 0.7
 FAULTS = {("gpu0007", 3): 0.03, ("gpu0042", 5): 0.1}  # share of the runs
-METRICS = (
-    ("nccl.alone", "busbw", "GB/s", 470.0, (None,)),
-    ("gpu.bandwidth", "hbm", "GB/s", 3900.0, range(8)),
-)
+METRICS = (("nccl.alone", "busbw", "GB/s", 470.0, (None,)), ("gpu.bandwidth", "hbm", "GB/s", 3900.0, range(8)))
 
 
 class GeneratedHistory(History):
@@ -50,9 +47,7 @@ class GeneratedHistory(History):
                     (run + 1, f"night{run}", run * DAY, run * DAY, nodes),
                 )
             for number in range(nodes):
-                self._db.execute(
-                    "INSERT INTO nodes VALUES (?, 'large', 0, ?)", (number + 1, f"gpu{number:04}")
-                )
+                self._db.execute("INSERT INTO nodes VALUES (?, 'large', 0, ?)", (number + 1, f"gpu{number:04}"))
             for key, (number, check, name, unit, base, index) in enumerate(self._series_of(nodes)):
                 part = NODE if index is None else gpu(index)
                 self._db.execute(
@@ -89,9 +84,7 @@ def main() -> None:
         seconds, peak = time.process_time() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         history.close()
     show_intermittent(table, "large", as_json=False)
-    print(
-        f"{values:,} values: {seconds:.1f} s of CPU, {peak / 1024:.0f} MB of memory ({began / 1024:.0f} MB before)"
-    )
+    print(f"{values:,} values: {seconds:.1f} s of CPU, {peak / 1024:.0f} MB of memory ({began / 1024:.0f} MB before)")
     print(stamp())
 
 

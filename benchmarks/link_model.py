@@ -80,9 +80,7 @@ class LinkModel:
 
     def _busbw(self, members: Group) -> float:
         nodes = [member.partition(":")[0] for member in members]
-        healthy, factors = (
-            (ALONE, [1.0]) if len(set(nodes)) == 1 else (self._healthy(nodes), self._way(nodes))
-        )
+        healthy, factors = (ALONE, [1.0]) if len(set(nodes)) == 1 else (self._healthy(nodes), self._way(nodes))
         if ":" in members[0]:
             healthy = LOCAL if len(set(nodes)) == 1 else RAIL
             parts = set(members)

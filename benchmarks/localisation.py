@@ -80,9 +80,7 @@ def took(nodes: list[str], model: LinkModel, step: float = STEP) -> float:
 def accused(size: int, traffic: float, repeats: int) -> list[object]:
     """Return a row: the nodes and links of healthy fabrics that are called bad, in RUNS runs."""
     nodes, leaves = fabric(size)
-    found = [
-        localise(nodes, LinkModel(leaves=leaves, traffic=traffic, seed=seed), repeats) for seed in range(RUNS)
-    ]
+    found = [localise(nodes, LinkModel(leaves=leaves, traffic=traffic, seed=seed), repeats) for seed in range(RUNS)]
     return [
         size,
         f"{traffic:.0%}",
@@ -110,15 +108,7 @@ def cost(size: int) -> list[object]:
         sys.exit(f"{size} nodes: not named")
     rounds, steps = max(one.rounds for one in found), max(one.steps for one in found)
     everyone = len(schedule.circle(nodes))
-    return [
-        size,
-        rounds,
-        max(one.part_rounds for one in found),
-        steps,
-        everyone,
-        size - 1,
-        f"{everyone / rounds:.3g}x",
-    ]
+    return [size, rounds, max(one.part_rounds for one in found), steps, everyone, size - 1, f"{everyone / rounds:.3g}x"]
 
 
 def campaigns(count: int) -> list[list[object]]:
@@ -164,28 +154,11 @@ def main() -> None:
     ]
     print(tabulate([cost(size) for size in SIZES], head))
     print()
-    head = [
-        "nodes",
-        "min: healthy",
-        "one bad",
-        "one hangs",
-        "all pairs, a step each",
-        "one bad, 4 min a step",
-    ]
+    head = ["nodes", "min: healthy", "one bad", "one hangs", "all pairs, a step each", "one bad, 4 min a step"]
     print(tabulate([minutes(size) for size in FLEETS], head, disable_numparse=True))
     print()
-    head = [
-        "healthy nodes",
-        "slowed by traffic",
-        "repeats",
-        "nodes accused",
-        "links accused",
-        "rounds",
-        "steps",
-    ]
-    rows = [
-        accused(size, share, repeats) for size in (64, 256) for share in TRAFFIC for repeats in (0, REPEATS)
-    ]
+    head = ["healthy nodes", "slowed by traffic", "repeats", "nodes accused", "links accused", "rounds", "steps"]
+    rows = [accused(size, share, repeats) for size in (64, 256) for share in TRAFFIC for repeats in (0, REPEATS)]
     print(tabulate(rows, head))
     print()
     print(tabulate(campaigns(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)))

@@ -42,19 +42,14 @@ def events(nodes: int, checks: int) -> Iterator[dict[str, Any]]:
     """Yield the events of a run; the same for the same numbers."""
     dice = random.Random(4711)
     names = [f"gpu{number:04}" for number in range(1, nodes + 1)]
-    drained = {
-        name: ["unavailable", 'DRAINED: "bad cable" by root since 2026-11-20T10:00:00']
-        for name in names[40:52]
-    }
+    drained = {name: ["unavailable", 'DRAINED: "bad cable" by root since 2026-11-20T10:00:00'] for name in names[40:52]}
     yield event("start", cluster="large", simulated=True, arguments=["--cluster=large"], slurm="22.05.8")
     yield event("nodes", selected=names, not_tested=drained)
     own = {name: dice.randrange(checks) for name in names if dice.random() < OWN}
     slow = {name for name in names if dice.random() < SLOW}
     for number in range(checks):
         for name in names:
-            yield result(
-                number, name, dice, drained=name in drained, own=own.get(name) == number, slow=name in slow
-            )
+            yield result(number, name, dice, drained=name in drained, own=own.get(name) == number, slow=name in slow)
     yield event("finish", exit=1)
 
 
@@ -63,9 +58,7 @@ def event(kind: str, **fields: Any) -> dict[str, Any]:
     return {"time": 1795250370.0, "run": "20261121T020000-1", "event": kind, **fields}
 
 
-def result(
-    number: int, node: str, dice: random.Random, *, drained: bool, own: bool, slow: bool
-) -> dict[str, Any]:
+def result(number: int, node: str, dice: random.Random, *, drained: bool, own: bool, slow: bool) -> dict[str, Any]:
     """Return the event of one item."""
     suite = SUITES[number % len(SUITES)]
     what = f"what_{number:02}"
@@ -82,19 +75,11 @@ def result(
         "cells": [],
     }
     if drained:
-        fields |= {
-            "outcome": "not tested",
-            "message": f"not tested: {node}: DRAINED",
-            "verdicts": [],
-            "metrics": [],
-        }
+        fields |= {"outcome": "not tested", "message": f"not tested: {node}: DRAINED", "verdicts": [], "metrics": []}
     elif own or number == 7:  # the check that fails everywhere
         fields |= failure(fields, node, dice)
     else:
-        fields |= {
-            "outcome": "passed",
-            "verdicts": [{"check": fields["check"], "outcome": "passed", "findings": []}],
-        }
+        fields |= {"outcome": "passed", "verdicts": [{"check": fields["check"], "outcome": "passed", "findings": []}]}
     return event("result", **fields)
 
 
@@ -135,15 +120,11 @@ def metrics(number: int, dice: random.Random, *, slow: bool) -> list[dict[str, A
 def failure(fields: dict[str, Any], node: str, dice: random.Random) -> dict[str, Any]:
     """Return what makes an item a failure."""
     finding = {
-        "part": gpu(
-            dice.randrange(8), uuid=f"GPU-{dice.getrandbits(64):x}", address="0000:9d:00.0"
-        ).as_dict(),
+        "part": gpu(dice.randrange(8), uuid=f"GPU-{dice.getrandbits(64):x}", address="0000:9d:00.0").as_dict(),
         "measured": "17 active links",
         "expected": "18",
     }
-    message = (
-        f"{fields['check']} on {node}: {Part.read(finding['part'])}: measured 17 active links, expected 18"
-    )
+    message = f"{fields['check']} on {node}: {Part.read(finding['part'])}: measured 17 active links, expected 18"
     verdict = {
         "check": fields["check"],
         "outcome": "failed",
@@ -194,19 +175,13 @@ def main() -> None:
         begin = time.process_time()
         run = read_log(log)
         print(f"the model: {time.process_time() - begin:.1f} s of CPU")
-        for name, write in (
-            ("report.html", html.write),
-            ("junit.xml", junit.write),
-            ("history.sqlite", remember),
-        ):
+        for name, write in (("report.html", html.write), ("junit.xml", junit.write), ("history.sqlite", remember)):
             path, begin = folder / name, time.process_time()
             write(run, path)
             print(f"{name}: {time.process_time() - begin:.1f} s of CPU, {path.stat().st_size / 1e6:.2f} MB")
         if shutil.which("chromium"):
             blank = chromium("about:blank")
-            print(
-                f"Chromium: {chromium((folder / 'report.html').as_uri()) - blank:.2f} s beyond its own {blank:.2f} s"
-            )
+            print(f"Chromium: {chromium((folder / 'report.html').as_uri()) - blank:.2f} s beyond its own {blank:.2f} s")
         else:
             print("Chromium is not installed: its time was not measured")
         print(stamp())

@@ -218,9 +218,7 @@ def pytest_verdicts(output: str) -> tuple[int, int]:
     for line in reversed(output.splitlines()):
         if "node" not in line and re.search(r"\d+ (passed|failed)\b", line):
             # `failed alike` are failures too
-            passed, failed = (
-                sum(map(int, re.findall(rf"(\d+) {what}\b", line))) for what in ("passed", "failed")
-            )
+            passed, failed = (sum(map(int, re.findall(rf"(\d+) {what}\b", line))) for what in ("passed", "failed"))
             return passed, failed
     return 0, 0
 
@@ -263,9 +261,7 @@ def measure(side: str, ground: Ground) -> Measured:
         raise SystemExit(f"{side} ended with exit {done.returncode}:\n{output[-3000:]}")
     passed, failed = verdicts(side, ground, output)
     if passed + failed != ground.items:
-        raise SystemExit(
-            f"{side}: {passed} right and {failed} wrong are not {ground.items}:\n{output[-3000:]}"
-        )
+        raise SystemExit(f"{side}: {passed} right and {failed} wrong are not {ground.items}:\n{output[-3000:]}")
     return Measured(seconds, int(count.read_text()), requests, passed, failed, ground.checks)
 
 
@@ -403,9 +399,7 @@ class Found:
                 f"{statistics.median(run.processes for run in runs):.0f}",
                 f"{statistics.median(run.requests for run in runs):.0f}",
             )
-            rows.append(
-                [str(nodes), side, str(runs[0].checks * nodes), *(mark + figure for figure in figures)]
-            )
+            rows.append([str(nodes), side, str(runs[0].checks * nodes), *(mark + figure for figure in figures)])
         return rows
 
 
@@ -420,12 +414,7 @@ def extrapolated(half: Measured, part: Measured, checks: int) -> Measured:
         low, high = getattr(half, name), getattr(part, name)
         return float(high + max(0.0, high - low) * ahead)
 
-    return replace(
-        part,
-        seconds=line("seconds"),
-        processes=round(line("processes")),
-        requests=round(line("requests")),
-    )
+    return replace(part, seconds=line("seconds"), processes=round(line("processes")), requests=round(line("requests")))
 
 
 HEAD = ("nodes", "side", "checks run", "s", "times gpucluster", "processes", "requests")
@@ -458,16 +447,9 @@ def compare(count: int, sides: Sequence[str], options: argparse.Namespace, known
         try:
             sandbox.up(nodes=count)
             kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-            env = {
-                **kept,
-                **sandbox.env,
-                "PYTHONPYCACHEPREFIX": str(folder / "pyc"),
-                "PYTHONPATH": str(SIDES),
-            }
+            env = {**kept, **sandbox.env, "PYTHONPYCACHEPREFIX": str(folder / "pyc"), "PYTHONPATH": str(SIDES)}
             nodes = tuple(sandbox.status()["nodes"])
-            ground = Ground(
-                folder, env, sandbox.cluster_file, nodes, options.checks, options.workers, options.free
-            )
+            ground = Ground(folder, env, sandbox.cluster_file, nodes, options.checks, options.workers, options.free)
             with contextlib.ExitStack() as stack:
                 if "testinfra over SSH" in sides:
                     stack.enter_context(sshds(ground, state))
@@ -503,16 +485,10 @@ def main() -> None:
     parser.add_argument("--checks", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--workers", type=int, default=4, help="of xdist, for testinfra")
-    parser.add_argument(
-        "--limit", type=float, default=300, help="seconds of one run, by what the smaller size took"
-    )
+    parser.add_argument("--limit", type=float, default=300, help="seconds of one run, by what the smaller size took")
     parser.add_argument("--sides", nargs="+", choices=SHORT, default=list(SHORT))
-    parser.add_argument(
-        "--free", action="store_true", help="checks that start no process: what the sides cost"
-    )
-    parser.add_argument(
-        "--fault", action="store_true", help="put a fault into a node: all sides have to find it"
-    )
+    parser.add_argument("--free", action="store_true", help="checks that start no process: what the sides cost")
+    parser.add_argument("--fault", action="store_true", help="put a fault into a node: all sides have to find it")
     options = parser.parse_args()
     sides = [SHORT[name] for name in SHORT if name in options.sides or name == "probes"]
     if "ReFrame" in sides and not REFRAME.exists():

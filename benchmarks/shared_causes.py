@@ -18,13 +18,7 @@ import time
 from stamp import stamp
 from tabulate import tabulate
 
-from pytest_gpucluster.core.shared_causes import (
-    FactorValue,
-    Question,
-    SharedCause,
-    shared_causes,
-    upper_tail,
-)
+from pytest_gpucluster.core.shared_causes import FactorValue, Question, SharedCause, shared_causes, upper_tail
 
 NODES = [f"gpu{i:04}" for i in range(1000)]
 SIZES = {"rack": 20, "date": 40, "delivery": 50, "row": 100, "loop": 125, "feed": 250}

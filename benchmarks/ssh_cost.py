@@ -79,14 +79,7 @@ def login_node(folder: Path) -> Iterator[dict[str, Any]]:
 
 def run(folder: Path, env: dict[str, str], cluster: Path) -> dict[str, float]:
     """Run the suites once: wall time, and the processor time of pytest and its children."""
-    argv = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *OPTIONS,
-        f"--cluster={cluster}",
-        f"--report-dir={folder / 'reports'}",
-    ]
+    argv = [sys.executable, "-m", "pytest", *OPTIONS, f"--cluster={cluster}", f"--report-dir={folder / 'reports'}"]
     begin = time.perf_counter()
     process = subprocess.Popen(
         [*argv, str(SUITES)], env=env, cwd=SUITES.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -108,9 +101,7 @@ def measure(nodes: int, repeats: int) -> list[str]:
         try:
             sandbox.up(nodes=nodes)
             far = folder / "far.yaml"
-            far.write_text(
-                json.dumps({**yaml.safe_load(sandbox.cluster_file.read_text()), "transport": transport})
-            )
+            far.write_text(json.dumps({**yaml.safe_load(sandbox.cluster_file.read_text()), "transport": transport}))
             env = {**os.environ, **sandbox.env, "PYTHONPYCACHEPREFIX": str(folder / "pyc")}
             sides = {"local": sandbox.cluster_file, "ssh": far}
             for cluster in sides.values():

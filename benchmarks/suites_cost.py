@@ -122,9 +122,7 @@ class Phases:
     def pytest_unconfigure(self) -> None:
         """Write what was measured; summary and release count as reporting."""
         self.seconds["reporting"] += time.time() - self.mark
-        Path(os.environ["GPUCLUSTER_BENCH_PHASES"]).write_text(
-            json.dumps({"items": self.items, **self.seconds})
-        )
+        Path(os.environ["GPUCLUSTER_BENCH_PHASES"]).write_text(json.dumps({"items": self.items, **self.seconds}))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -144,28 +142,18 @@ def run_suites(folder: Path, env: dict[str, str], cluster: Path) -> dict[str, An
     argv += ["-m", "os or slurm or gpu", f"--report-dir={folder / 'reports'}", str(SUITES)]
     own = {
         "PATH": f"{bin_folder}:{env['PATH']}",
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
-        ),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))),
         "GPUCLUSTER_BENCH_PHASES": str(phases),
         "GPUCLUSTER_BENCH_BEGIN": str(time.time()),
     }
     started(bin_folder)
     before, begin = forks(), time.perf_counter()
     done = subprocess.run(
-        argv,
-        env={**env, **own},
-        cwd=SUITES.parent,
-        capture_output=True,
-        text=True,
-        timeout=RUN_LIMIT,
-        check=False,
+        argv, env={**env, **own}, cwd=SUITES.parent, capture_output=True, text=True, timeout=RUN_LIMIT, check=False
     )
     seconds = time.perf_counter() - begin
     if done.returncode:
-        raise SystemExit(
-            f"the suites ended with exit {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-1000:]}"
-        )
+        raise SystemExit(f"the suites ended with exit {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
     found: dict[str, Any] = json.loads(phases.read_text())
     return {**found, "seconds": seconds, "clients": started(bin_folder), "forks": forks() - before}
 
@@ -174,13 +162,10 @@ def run_floor(folder: Path, env: dict[str, str], nodes: int, items: int) -> dict
     """Run a bare step on all nodes and an empty pytest of as many items; return seconds of each."""
     empty = folder / "test_empty.py"
     empty.write_text(
-        "import pytest\n\n\n"
-        f'@pytest.mark.parametrize("number", range({items}))\ndef test_nothing(number):\n    pass\n'
+        f'import pytest\n\n\n@pytest.mark.parametrize("number", range({items}))\ndef test_nothing(number):\n    pass\n'
     )
     begin = time.perf_counter()
-    subprocess.run(
-        ["srun", f"-N{nodes}", "true"], env=env, check=True, capture_output=True, timeout=RUN_LIMIT
-    )
+    subprocess.run(["srun", f"-N{nodes}", "true"], env=env, check=True, capture_output=True, timeout=RUN_LIMIT)
     step = time.perf_counter() - begin
     argv = [sys.executable, "-m", "pytest", *OPTIONS, f"--junitxml={folder / 'empty.xml'}", str(empty)]
     subprocess.run(argv, env=env, cwd=folder, check=True, capture_output=True, timeout=RUN_LIMIT)
@@ -256,9 +241,7 @@ def record(folder: Path, cluster: str, env: dict[str, str], nodes: int) -> Path:
     stub = folder / "recorded"
     stub.mkdir()
     for what in ("node", "partition", "config"):
-        done = subprocess.run(
-            ["scontrol", "-o", "show", what], env=env, check=True, capture_output=True, text=True
-        )
+        done = subprocess.run(["scontrol", "-o", "show", what], env=env, check=True, capture_output=True, text=True)
         text = done.stdout
         if what == "node":
             text = "".join(text.replace("gpu01", f"gpu{number:04}") for number in range(1, nodes + 1))

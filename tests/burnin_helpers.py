@@ -44,14 +44,7 @@ def hello(node: str, gpus: int = 4, **more: Any) -> dict[str, Any]:
 
 def load(node: str, kind: str, gpus: int = 4, **fields: Any) -> dict[str, Any]:
     """A line of kind `load`: healthy results of every GPU, changed by `fields` ({GPU index: {...}})."""
-    product = {
-        "dtype": "bf16",
-        "key": "bf16/8192/1/x",
-        "hash": "aa",
-        "wrong": 0,
-        "checked": 9,
-        "tflops": 700.0,
-    }
+    product = {"dtype": "bf16", "key": "bf16/8192/1/x", "hash": "aa", "wrong": 0, "checked": 9, "tflops": 700.0}
     healthy: dict[str, dict[str, Any]] = {
         "matmul": product,
         "hbm": {"gbs": 4200.0, "wrong": 0},
@@ -61,8 +54,7 @@ def load(node: str, kind: str, gpus: int = 4, **fields: Any) -> dict[str, Any]:
     }
     own = fields.pop("own", {})
     results = [
-        {"load": kind, "gpu": i, "uuid": gpu_of(node, i), **healthy[kind], **own.get(i, {})}
-        for i in range(gpus)
+        {"load": kind, "gpu": i, "uuid": gpu_of(node, i), **healthy[kind], **own.get(i, {})} for i in range(gpus)
     ]
     return {"load": kind, "results": results, "sensors": {}, "deltas": {}, "unread": {}, **fields}
 
@@ -93,9 +85,7 @@ def idle_gpus(nodes: int, *reasons: str) -> BurninResult:
     whole.gpus = 1
     for name, totals in whole.nodes.items():
         whole.nodes[name] = totals = NodeTotals(name, hello=hello(name, 1), rounds=1)
-        totals.add(
-            {"load": "cpu", "results": [{"load": "cpu", "key": "cpu/1", "hashes": ["a"], "rate": 5.0}]}
-        )
+        totals.add({"load": "cpu", "results": [{"load": "cpu", "key": "cpu/1", "hashes": ["a"], "rate": 5.0}]})
     for totals, reason in zip(whole.nodes.values(), reasons, strict=False):
         assert totals.hello is not None
         totals.hello |= {"devices": [], "broken": [reason]}
@@ -155,9 +145,7 @@ def problem(load_: str, text: str, part: str = "", code: str = "") -> LoadFailur
     return LoadFailure.read(load_, part, result)
 
 
-def trouble(
-    load_: str, text: str, *parts: str, node: str = "a", code: str = ""
-) -> Callable[[BurninResult], None]:
+def trouble(load_: str, text: str, *parts: str, node: str = "a", code: str = "") -> Callable[[BurninResult], None]:
     """Return a change: a load reports a problem on these parts of a node, the node itself without any."""
     found = [problem(load_, text, part, code) for part in parts or ("",)]
     return lambda whole: whole.nodes[node].problems.extend(found)

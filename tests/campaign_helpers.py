@@ -48,9 +48,7 @@ def _always(answer: _Any, _: object) -> _Any:
     return answer
 
 
-def run_campaign(
-    folder: Path, results: Sequence[tuple[str, bool]], *, repaired: Sequence[str] = ()
-) -> ACampaign:
+def run_campaign(folder: Path, results: Sequence[tuple[str, bool]], *, repaired: Sequence[str] = ()) -> ACampaign:
     """Run a campaign of one group for each result; `repaired`: nodes whose results until then count as repaired ones."""
     root, nodes = folder / "reports" / "campaign-july", tuple(dict.fromkeys(node for node, _ in results))
     folder.mkdir(exist_ok=True)

@@ -82,10 +82,7 @@ def mounts_of_machine(pytestconfig: pytest.Config) -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Some tests import shipped suites, whose markers a run without --cluster does not register."""
-    for name in (
-        *unpassed(cluster_of(), os.environ),
-        *CLIENT,
-    ):  # a login node, a job, a machine with CUDA set some
+    for name in (*unpassed(cluster_of(), os.environ), *CLIENT):  # a login node, a job, a machine with CUDA set some
         os.environ.pop(name, None)
     if not config.getoption("collectonly") and not config.getoption("numprocesses", None):
         config.stash[MACHINE] = _hide_profile()

@@ -77,9 +77,7 @@ _GPUS = ("nvidia-smi -q", "nvidia-smi -q -x", "nvidia-smi -L", "nvidia-smi nvlin
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # every worker reads all cases
 _WANTED = {"outcome", "action", "part", "says", "warning"}
 _OUTCOMES = {"passed", "failed", "not applicable", "not checked", "error"}
-_TITLE = re.compile(
-    r"(?:(?P<node>[a-z]+\d+): )?(?P<what>.+?)(?: \[exit (?P<rc>\d+)\])?(?P<err> \[stderr\])?$"
-)
+_TITLE = re.compile(r"(?:(?P<node>[a-z]+\d+): )?(?P<what>.+?)(?: \[exit (?P<rc>\d+)\])?(?P<err> \[stderr\])?$")
 # /proc and /sys always come from the case; of /dev all but the devices that every shell needs
 _PATHS = re.compile(
     r"(?<![\w.*/$}])/(?:proc|sys|etc|var|run|tmp|dev(?!/(?:null|zero|stdin|stdout|stderr|tty|fd)\b))(?=[/\s;)\"']|$)"
@@ -117,9 +115,7 @@ class Result:
     def __str__(self) -> str:
         found = self.verdict.findings if self.verdict else ()
         shown = [f"{it.part}: {it.measured} (expected {it.expected})" for it in found]
-        shown += [
-            f"warning: {it.part}: {it.measured}" for it in (self.verdict.advisories if self.verdict else ())
-        ]
+        shown += [f"warning: {it.part}: {it.measured}" for it in (self.verdict.advisories if self.verdict else ())]
         action = f", action {self.verdict.action.value}" if found and self.verdict else ""
         reason = f": {self.reason or (self.verdict.reason if self.verdict else '')}"
         return f"{self.outcome}{action}{reason}; " + " | ".join(shown)
@@ -243,9 +239,7 @@ class Machine:
             said = path.with_name(f".{name}.q")
             said.write_text(whole)
             converter = Path(__file__).with_name("corpus_nvidia_smi.py")
-            lines.append(
-                f'  *) exec {shlex.quote(sys.executable)} -SE {converter} {shlex.quote(str(said))} "$@";;'
-            )
+            lines.append(f'  *) exec {shlex.quote(sys.executable)} -SE {converter} {shlex.quote(str(said))} "$@";;')
         lines += [f'  *) echo "{name}: not recorded: $*" >&2; exit 1;;', "esac"]
         path.write_text("\n".join(lines) + "\n")
         path.chmod(0o755)
@@ -324,9 +318,7 @@ class Bench:
         known = {name: getattr(self, name) for name in ("cluster", "nodes", "slurm", "run_step")}
         try:
             work = suite.load(suite.before_first_test.part)
-            future.set_result(
-                work(SimpleNamespace(**known, facts=SimpleNamespace(of_fleet=self.fleet_facts)))
-            )
+            future.set_result(work(SimpleNamespace(**known, facts=SimpleNamespace(of_fleet=self.fleet_facts))))
         except GpuClusterError as error:
             future.set_exception(error)
         return future

@@ -72,9 +72,7 @@ def of_lines() -> Iterator[Decision]:
         logs = [[line] for line in row["lines"]] if row.get("each") else [row["lines"]]
         for at, lines in enumerate(logs):
             number = row["id"][at if row.get("each") else 0]
-            yield Decision(
-                f"line {number}", tuple(lines), row["verdict"], row.get("action", ""), row["source"]
-            )
+            yield Decision(f"line {number}", tuple(lines), row["verdict"], row.get("action", ""), row["source"])
 
 
 def of_logs() -> Iterator[Decision]:
@@ -103,9 +101,7 @@ def _sections_of(state: str, text: str) -> Iterator[Section]:
     """Yield what a machine in this state has beside the log; nothing where the log names no device or state is unknown."""
     found = {name: match[1] for name, pattern in _NAMED.items() if (match := re.search(pattern, text))}
     if state in ("recovery action None", "recovery action Reset", _ANSWERS) and "gpu" in found:
-        yield Section(
-            "", "nvidia-smi -q", 0, False, _nvidia_smi(found["gpu"], state == "recovery action Reset")
-        )
+        yield Section("", "nvidia-smi -q", 0, False, _nvidia_smi(found["gpu"], state == "recovery action Reset"))
     elif state == "mounted read-only" and "device" in found:
         yield _mounted(f"/dev/{found['device']}", "ro")
     elif state == "array degraded" and "array" in found:

@@ -56,16 +56,9 @@ FIELDS = {
         "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",
         "ECC Errors/Aggregate/SRAM Threshold Exceeded",
     ),
-    "retired_pages.single_bit_ecc.count": (
-        "retired_pages.single_bit_ecc.count",
-        "Retired Pages/Single Bit ECC",
-    ),
+    "retired_pages.single_bit_ecc.count": ("retired_pages.single_bit_ecc.count", "Retired Pages/Single Bit ECC"),
     "retired_pages.double_bit.count": ("retired_pages.double_bit.count", "Retired Pages/Double Bit ECC"),
-    "retired_pages.pending": (
-        "retired_pages.pending",
-        "Retired Pages/Pending Page Blacklist",
-        "Retired Pages/Pending",
-    ),
+    "retired_pages.pending": ("retired_pages.pending", "Retired Pages/Pending Page Blacklist", "Retired Pages/Pending"),
     "pcie.link.gen.current": ("pcie.link.gen.current", "PCI/GPU Link Info/PCIe Generation/Current"),
     "pcie.link.gen.max": ("pcie.link.gen.max", "PCI/GPU Link Info/PCIe Generation/Max"),
     "pcie.link.width.current": ("pcie.link.width.current", "PCI/GPU Link Info/Link Width/Current"),
@@ -176,10 +169,7 @@ def read_xml(text: str) -> tuple[dict[str, str], list[Gpu]]:
     import xml.etree.ElementTree as ET  # rarely needed
 
     root = ET.fromstring(text)
-    head = {
-        "Driver Version": root.findtext("driver_version", ""),
-        "CUDA Version": root.findtext("cuda_version", "N/A"),
-    }
+    head = {"Driver Version": root.findtext("driver_version", ""), "CUDA Version": root.findtext("cuda_version", "N/A")}
     gpus = []
     for element in root.iter("gpu"):
         gpu = Gpu()
@@ -194,10 +184,7 @@ def read_xml(text: str) -> tuple[dict[str, str], list[Gpu]]:
                     name = name.replace(f"{word} ", f"{word.upper()} ")
                 gpu[f"Clocks Event Reasons/{_REASON.get(name, name)}"] = (reason.text or "").strip()
         for error in element.findall("ecc_errors/*/*"):
-            when, name = (
-                ("Volatile", "Aggregate")[error in element.findall("ecc_errors/aggregate/*")],
-                error.tag,
-            )
+            when, name = (("Volatile", "Aggregate")[error in element.findall("ecc_errors/aggregate/*")], error.tag)
             name = f"{name[:4].upper()} {name[5:].replace('_', ' ').capitalize()}"
             if error.text and "correctable" in error.tag:
                 gpu[f"ECC Errors/{when}/{name}"] = error.text.strip()
@@ -292,9 +279,7 @@ def errors(field: str, gpu: Gpu) -> str | None:
     under = f"ECC Errors/{when.capitalize()}/"
     bits = "Single" if kind == "corrected" else "Double"
     if f"{under}{bits} Bit/Total" in gpu:  # before Turing
-        return (
-            gpu[f"{under}{bits} Bit/Total"] if where == "total" else gpu.get(f"{under}{bits} Bit/SRAM", "N/A")
-        )
+        return gpu[f"{under}{bits} Bit/Total"] if where == "total" else gpu.get(f"{under}{bits} Bit/SRAM", "N/A")
     word = "Correctable" if kind == "corrected" else "Uncorrectable"
     memories = ("SRAM",) if where == "sram" else ("SRAM", "DRAM")
     parts = [gpu[path] for path in gpu if any(path.startswith(f"{under}{one} {word}") for one in memories)]
@@ -339,10 +324,7 @@ def query_rows(fields: list[str], gpus: list[Gpu]) -> list[str]:
     lines = [", ".join(fields)]
     for gpu in gpus:
         whole = gpu.get("Remapped Rows")  # N/A on what has none
-        values = [
-            gpu.get("GPU UUID", "") if field == "gpu_uuid" else whole or gpu.get(ROWS[field])
-            for field in fields
-        ]
+        values = [gpu.get("GPU UUID", "") if field == "gpu_uuid" else whole or gpu.get(ROWS[field]) for field in fields]
         if None in values:
             return invalid(fields[1])
         lines.append(", ".join(cell(value or "", "") for value in values))

@@ -28,14 +28,7 @@ if TYPE_CHECKING:
 
     from corpus_cases import Section
 
-CHECKS = (
-    "burnin.dcgm",
-    "nccl.alone",
-    "nccl.alone_bandwidth",
-    "nccl.whole",
-    "nccl.whole_bandwidth",
-    "rdma.bandwidth",
-)
+CHECKS = ("burnin.dcgm", "nccl.alone", "nccl.alone_bandwidth", "nccl.whole", "nccl.whole_bandwidth", "rdma.bandwidth")
 
 
 def judge(check: str, node: str, sections: Iterable[Section], cluster: Any) -> Verdict:
@@ -48,9 +41,7 @@ def judge(check: str, node: str, sections: Iterable[Section], cluster: Any) -> V
         text = ("", section.text) if section.stderr else (section.text, "")
         said = {"rc": section.rc, "out": text[0], "err": text[1]}
         return dcgm.dcgm(
-            BurninResult({node: NodeTotals(node, hello={}, dcgm=said)}, 60),
-            node,
-            cluster.section(BurninConfig),
+            BurninResult({node: NodeTotals(node, hello={}, dcgm=said)}, 60), node, cluster.section(BurninConfig)
         )
     return _of_nccl(check, node, section, cluster)
 

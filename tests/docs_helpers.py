@@ -24,9 +24,7 @@ PAGES = sorted(
         *(ROOT / "benchmarks").glob("*.md"),
     ]
 )
-FENCE = re.compile(
-    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
-)
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
 # inline, or the definition of a reference
 LINK = re.compile(r"(?:\]\(|^\[[^\]]+\]: )([^)\s]+)", re.MULTILINE)
 SHELL = "sh"

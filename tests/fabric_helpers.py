@@ -56,9 +56,7 @@ def host(**changes: Any) -> infiniband.Adapters:
     return replace(found, ports=(found.ports[0], replace(found.ports[1], **changes)))
 
 
-ROCE = Profile(
-    name="roce", description="", source="", fabric=FabricProfile(hcas=2, link_layer="Ethernet", rate=50.0)
-)
+ROCE = Profile(name="roce", description="", source="", fabric=FabricProfile(hcas=2, link_layer="Ethernet", rate=50.0))
 
 
 TYPES = "/sys/class/infiniband/{0}/ports/1/gid_attrs/types/"

@@ -81,9 +81,7 @@ class Night:
         text = path.read_text()
         edit = json.loads(json.dumps(self.site.edit).replace("{state}", str(self.sandbox.layout.root)))
         plain = merged(yaml.safe_load(text), {"sandbox": True, **edit})
-        path.write_text(
-            yaml.safe_dump(plain, sort_keys=False) if self.site.edit else text + "\nsandbox: true\n"
-        )
+        path.write_text(yaml.safe_dump(plain, sort_keys=False) if self.site.edit else text + "\nsandbox: true\n")
         return text
 
 
@@ -140,9 +138,7 @@ def play(site: Site, sandbox: Sandbox, folder: Path) -> None:
         for pattern in site.drafted:
             assert re.search(pattern, draft), draft
         tried = night.call("pytest_gpucluster", "check", "prod", "--try")
-        assert tried.rc in ((0,) if site.healthy == ACCEPTED else (0, 1, 4)), (
-            f"exit {tried.rc}: {tried.out}{tried.err}"
-        )
+        assert tried.rc in ((0,) if site.healthy == ACCEPTED else (0, 1, 4)), f"exit {tried.rc}: {tried.out}{tried.err}"
         run = night.suites(*site.select)
         screen = f"{draft}\n{run.out}{run.err}"
         assert not would_drain(run), f"drained for the configuration of the site\n{screen}"

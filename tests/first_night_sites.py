@@ -144,9 +144,7 @@ def other_hardware(sandbox: Sandbox, node: str, model: str) -> Iterator[None]:
         sandbox.heal(node)
         node_files.write_node(
             layout,
-            hardware.healthy_node(
-                node, index, present["gpus_per_node"], models.model(present["model"]), shared
-            ),
+            hardware.healthy_node(node, index, present["gpus_per_node"], models.model(present["model"]), shared),
             base,
         )
 
@@ -235,12 +233,7 @@ HARDWARE = (
     Site("a100", "DGX A100", GPU_MISSING, up={"model": "a100"}, drafted=(r"dgx-a100",)),
     Site("t4-virtual-machines", "virtual machines with T4, Ethernet only", GPU_MISSING, up={"model": "t4"}),
     Site("gb200", "trays of an NVL72", Sick("xid", "gpu.xid"), up={"model": "gb200"}),
-    Site(
-        "cpu-nodes",
-        "nodes without a GPU",
-        Sick("d_state", "os.dstate", repair=False),
-        up={"gpus_per_node": 0},
-    ),
+    Site("cpu-nodes", "nodes without a GPU", Sick("d_state", "os.dstate", repair=False), up={"gpus_per_node": 0}),
     Site(
         "one-gpu-each",
         "one H100 SXM in each node, as gpu:h100:1",

@@ -85,14 +85,7 @@ def run(
     env = environment() if env is None else env
     if list(argv[:2]) != [sys.executable, "-m"] or not _is_worth_it(_key(argv[0], env)):
         return subprocess.run(
-            argv,
-            cwd=cwd,
-            env=env,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
+            argv, cwd=cwd, env=env, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
         )
     fork = Fork(argv, cwd, env)
     status = fork.wait(timeout)
@@ -123,10 +116,7 @@ def _server(key: Key) -> socket.socket:
             with theirs:
                 argv = [*DEFAULT_SIGNALS, python, str(SERVER), str(theirs.fileno())]
                 process = subprocess.Popen(
-                    argv,
-                    env=_others() | dict(variables),
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
+                    argv, env=_others() | dict(variables), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
                 )
                 process.returncode = 0  # it ends when our end of the socket closes; nobody waits for it
             _servers[key] = ours

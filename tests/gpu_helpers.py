@@ -123,10 +123,7 @@ class Host:
 
 
 CHECKS = [
-    value
-    for module in (*checks.MODULES, xid_check)
-    for value in vars(module).values()
-    if isinstance(value, Check)
+    value for module in (*checks.MODULES, xid_check) for value in vars(module).values() if isinstance(value, Check)
 ]
 
 
@@ -135,8 +132,7 @@ def _other_nodes() -> dict[str, nvidia_smi.Gpus]:
     known = devices()
     return {
         node: replace(
-            known,
-            devices=tuple(replace(it, uuid=f"{it.uuid}{node}", serial=f"{it.serial}{node}") for it in known),
+            known, devices=tuple(replace(it, uuid=f"{it.uuid}{node}", serial=f"{it.serial}{node}") for it in known)
         )
         for node in ("gpu02", "gpu03", "gpu04")
     }
@@ -203,9 +199,7 @@ def states(**keys: Any) -> Callable[[Host], None]:
 
 def listed(count: int, *messages: str, **more: Any) -> Callable[[Host], None]:
     """Return a change: nvidia-smi lists the first GPUs, with these lines outside of its table."""
-    return put(
-        gpus=lambda host: replace(host.gpus, devices=host.gpus.devices[:count], messages=messages, **more)
-    )
+    return put(gpus=lambda host: replace(host.gpus, devices=host.gpus.devices[:count], messages=messages, **more))
 
 
 def remap(**values: Any) -> Callable[[Host], None]:
@@ -213,9 +207,7 @@ def remap(**values: Any) -> Callable[[Host], None]:
     return lambda host: host.rows.update({uuid(host, 3): replace(host.rows[uuid(host, 3)], **values)})
 
 
-def process(
-    index: int, memory: int | None = GIB, name: str = "python3", pid: int | None = 7
-) -> Callable[[Host], None]:
+def process(index: int, memory: int | None = GIB, name: str = "python3", pid: int | None = 7) -> Callable[[Host], None]:
     """Return a change: one more process on a GPU."""
     return put(apps=lambda host: (*host.apps, nvidia_smi.GpuProcess(pid, uuid(host, index), memory, name)))
 

@@ -195,9 +195,7 @@ class Topology:
         for (_, port), (other, its) in sorted(it for it in self.peers.items() if it[0][0] == device):
             rate, far, other_hca = self.rates.get((device, port), "4xHDR"), guids[other], " " in other
             own = f"({self.port_guid(device)})" if is_hca else ""
-            end = f'"{"H" if other_hca else "S"}-{far}"[{its}]' + (
-                f"({self.port_guid(other)}) " if other_hca else ""
-            )
+            end = f'"{"H" if other_hca else "S"}-{far}"[{its}]' + (f"({self.port_guid(other)}) " if other_hca else "")
             about = f'"{described(other)}" lid 0 {rate} s=4 w={2 if rate.startswith("4x") else 16}'
             lines.append(f"[{port}]{own}\t{end}\t\t# {'lid 0 lmc 0 ' * is_hca}{about}")
         return "\n".join([*lines, ""])
@@ -250,8 +248,7 @@ def fat_tree(nodes: int = 64, leaves: int = 4, spines: int = 4, each: int = 2) -
     fabric = Topology()
     for node in range(nodes):
         fabric.connect(
-            (f"gpu{node + 1:02} mlx5_0", 1),
-            (f"leaf{node * leaves // nodes + 1:02}", node % (nodes // leaves) + 1),
+            (f"gpu{node + 1:02} mlx5_0", 1), (f"leaf{node * leaves // nodes + 1:02}", node % (nodes // leaves) + 1)
         )
     return uplinks(fabric, leaves, spines, each)
 

@@ -26,11 +26,7 @@ def answered(tmp_path: Path, text: str) -> str:
     tool.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["sh", "-c", kernel_log.kernel_log_of(()).command],
-        capture_output=True,
-        env=env,
-        timeout=60,
-        check=True,
+        ["sh", "-c", kernel_log.kernel_log_of(()).command], capture_output=True, env=env, timeout=60, check=True
     )
     assert not done.stderr, done.stderr
     return done.stdout.decode()

@@ -110,9 +110,7 @@ class Kubelet:
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port)}
         done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
         # SIMULATED: the ranks ran on CPUs, which the suite does not accept for GPUs
-        found.logs[name] = re.sub(
-            r"(Rank +(\d+) .*)\[-\] CPU", r"\1[0000:1\2:00] NVIDIA H100 80GB HBM3", done.stdout
-        )
+        found.logs[name] = re.sub(r"(Rank +(\d+) .*)\[-\] CPU", r"\1[0000:1\2:00] NVIDIA H100 80GB HBM3", done.stdout)
         text = message.read_text() if message.exists() else done.stderr[-2048:]
         ended = {"exitCode": done.returncode, "message": text}
         pod = {

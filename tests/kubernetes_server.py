@@ -117,9 +117,7 @@ class Objects:
     def pod(self, node: str, part: str) -> dict[str, Any]:
         """Return the pod on a node with this part of its name."""
         return next(
-            it
-            for it in self.kinds["pods"]
-            if it["spec"]["nodeName"] == node and part in it["metadata"]["name"]
+            it for it in self.kinds["pods"] if it["spec"]["nodeName"] == node and part in it["metadata"]["name"]
         )
 
 
@@ -169,11 +167,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply({"kind": "APIVersions", "versions": ["v1"]})
         elif path == "/apis":
             self.reply(
-                {
-                    "kind": "APIGroupList",
-                    "apiVersion": "v1",
-                    "groups": [_group(it) for it in GROUPS if "apis" in it],
-                }
+                {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(it) for it in GROUPS if "apis" in it]}
             )
         elif path in GROUPS:
             self.reply(_resources(path))
@@ -262,14 +256,7 @@ class Handler(BaseHTTPRequestHandler):
         """Answer with a Status object."""
         state = "Success" if code < 300 else "Failure"
         self.reply(
-            {
-                "kind": "Status",
-                "apiVersion": "v1",
-                "status": state,
-                "reason": reason,
-                "message": message,
-                "code": code,
-            },
+            {"kind": "Status", "apiVersion": "v1", "status": state, "reason": reason, "message": message, "code": code},
             code,
         )
 
@@ -324,9 +311,7 @@ def _selected(item: dict[str, Any], namespace: str, query: dict[str, str]) -> bo
     labels = item["metadata"].get("labels", {})
     wanted = [it.split("=", 1) for it in query.get("labelSelector", "").split(",") if "=" in it]
     present = [it for it in query.get("labelSelector", "").split(",") if it and "=" not in it]
-    unwanted = [
-        it.split("!=", 1)[1] for it in query.get("fieldSelector", "").split(",") if "status.phase!=" in it
-    ]
+    unwanted = [it.split("!=", 1)[1] for it in query.get("fieldSelector", "").split(",") if "status.phase!=" in it]
     return (
         (not namespace or item["metadata"].get("namespace") == namespace)
         and all(labels.get(key) == value for key, value in wanted)
@@ -364,9 +349,7 @@ def serving(objects: Objects, folder: Path) -> Iterator[Path]:
                 "apiVersion": "v1",
                 "kind": "Config",
                 "current-context": "simulated",
-                "clusters": [
-                    {"name": "c", "cluster": {"server": address, "certificate-authority-data": authority}}
-                ],
+                "clusters": [{"name": "c", "cluster": {"server": address, "certificate-authority-data": authority}}],
                 "users": [{"name": "u", "user": {"token": TOKEN}}],
                 "contexts": [{"name": "simulated", "context": {"cluster": "c", "user": "u"}}],
             }

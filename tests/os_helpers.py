@@ -45,9 +45,7 @@ def of(**parts: Any) -> Answer:
 
 def run(command: str, **env: str) -> Answer:
     """Return the answer of this machine."""
-    done = subprocess.run(
-        ["sh", "-c", command], capture_output=True, env=os.environ | env, timeout=60, check=False
-    )
+    done = subprocess.run(["sh", "-c", command], capture_output=True, env=os.environ | env, timeout=60, check=False)
     return Answer("here", done.returncode, done.stdout, done.stderr)
 
 

@@ -41,9 +41,7 @@ def step(
     for rank in range(ranks):
         own: Mapping[str, Any] = changed.get(f"r{rank}", {})
         facts = [
-            {"rank": rank, "node": NODES[rank // 2], **fact}
-            for fact in kinds
-            if own.get(fact[key], fact) is not None
+            {"rank": rank, "node": NODES[rank // 2], **fact} for fact in kinds if own.get(fact[key], fact) is not None
         ]
         facts = [{**fact, **own.get(fact[key], {})} for fact in facts]
         more = [
@@ -52,9 +50,7 @@ def step(
             if values is not None and kind not in {it[key] for it in kinds}
         ]
         end = {"rc": 0, "signal": None, "error": "", **(ends or {}).get(rank, {})}
-        tasks.append(
-            PayloadTask(rank, NODES[rank // 2], end["rc"], end["signal"], (*facts, *more), end["error"])
-        )
+        tasks.append(PayloadTask(rank, NODES[rank // 2], end["rc"], end["signal"], (*facts, *more), end["error"]))
     return PayloadResult(key, NODES[: (ranks + 1) // 2], ranks, tuple(tasks), **changed.get("result", {}))
 
 
@@ -75,6 +71,4 @@ def connected(between: str, within: str = "P2P/CUMEM", nodes: Sequence[str] = NO
 
 def fabric(transport: str | None) -> Profile:
     """Return a profile that names this transport."""
-    return Profile(
-        name="p", description=f"of {fold(NODES)}", source="test", fabric=FabricProfile(transport=transport)
-    )
+    return Profile(name="p", description=f"of {fold(NODES)}", source="test", fabric=FabricProfile(transport=transport))

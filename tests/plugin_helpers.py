@@ -220,10 +220,7 @@ def run_pytest(
     write_suites(folder, files or {})
     words = [*(() if signals == DEFAULT_SIGNALS else signals), *command(*args, *where)]
     done = forked.run(
-        words,
-        cwd=folder,
-        env=in_environment(environment(**(env or {})), **(constants or {})),
-        timeout=timeout,
+        words, cwd=folder, env=in_environment(environment(**(env or {})), **(constants or {})), timeout=timeout
     )
     return Run(done.returncode, done.stdout, done.stderr, folder)
 

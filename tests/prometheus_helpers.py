@@ -71,9 +71,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(
-    fixed: Mapping[str, tuple[int, bytes]], at: tuple[str, int] = ("127.0.0.1", 0)
-) -> Iterator[Pages]:
+def serving(fixed: Mapping[str, tuple[int, bytes]], at: tuple[str, int] = ("127.0.0.1", 0)) -> Iterator[Pages]:
     with Pages(fixed, at) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

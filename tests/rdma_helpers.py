@@ -26,9 +26,7 @@ def names(count: int) -> list[str]:
 
 def rails_of(nodes: Sequence[str], locations: Sequence[str] = RAILS) -> dict[str, dict[str, RailPort]]:
     return {
-        node: {
-            it: RailPort(f"mlx5_{n}", 1, port(f"mlx5_{n}", 1, of=gpu(n)), n) for n, it in enumerate(locations)
-        }
+        node: {it: RailPort(f"mlx5_{n}", 1, port(f"mlx5_{n}", 1, of=gpu(n)), n) for n, it in enumerate(locations)}
         for node in nodes
     }
 

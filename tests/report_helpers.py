@@ -89,18 +89,9 @@ def failing(
     if isinstance(own.get("part"), Part):
         own["part"] = own["part"].as_dict()
     found = [FINDING | own] if findings is None else findings
-    verdict = {
-        "check": check,
-        "outcome": "failed",
-        "findings": found,
-        "cause": cause,
-        "hint": hint,
-        "action": action,
-    }
+    verdict = {"check": check, "outcome": "failed", "findings": found, "cause": cause, "hint": hint, "action": action}
     return result(
-        node,
-        outcome,
-        **({"check": check, "verdicts": [verdict], "message": f"{check} on {node}: bad"} | fields),
+        node, outcome, **({"check": check, "verdicts": [verdict], "message": f"{check} on {node}: bad"} | fields)
     )
 
 

@@ -42,18 +42,7 @@ class Sshd:
         """Write keys and configuration."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in ("host_key", "id_ed25519", "stranger"):
-            argv = [
-                "ssh-keygen",
-                "-q",
-                "-t",
-                "ed25519",
-                "-N",
-                "",
-                "-C",
-                "test",
-                "-f",
-                str(self.folder / name),
-            ]
+            argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(self.folder / name)]
             subprocess.run(argv, check=True)
         shutil.copy(self.folder / "id_ed25519.pub", self.folder / "authorized_keys")
         (self.folder / "ssh_config").write_text("")

@@ -32,13 +32,6 @@ def install_suite(folder: Path, suite: str, files: Mapping[str, str], project: s
     for name, text in files.items():
         (package / name).write_text(text)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-    words = (
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--target",
-        str(installed),
-        str(package.parent),
-    )
+    words = ("--no-deps", "--no-build-isolation", "--no-index", "--target", str(installed), str(package.parent))
     subprocess.run([*pip, *words], check=True, timeout=300)
     return installed

@@ -33,8 +33,6 @@ def test_what_is_documented_for_sites_imports_from_it_alone() -> None:
     found = {
         module
         for page in pages
-        for module in re.findall(
-            r"^(?:from|import) (pytest_gpucluster[\w.]*)", page.read_text(), re.MULTILINE
-        )
+        for module in re.findall(r"^(?:from|import) (pytest_gpucluster[\w.]*)", page.read_text(), re.MULTILINE)
     }
     assert found - {"pytest_gpucluster.api"} <= {"pytest_gpucluster.sandbox"}  # a product of its own

@@ -51,9 +51,7 @@ class Checkout:
         """Start a sandbox whose simulated tools any user can run: their Python is that of the users."""
         argv = [self.python, "-m", "pytest_gpucluster", "sandbox", "up", "--state-dir", str(state), *options]
         env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        subprocess.run(
-            argv, env=env | {"PYTHONPATH": self.modules}, check=True, capture_output=True, timeout=300
-        )
+        subprocess.run(argv, env=env | {"PYTHONPATH": self.modules}, check=True, capture_output=True, timeout=300)
 
 
 def _link(source: str, target: str) -> None:
@@ -71,9 +69,7 @@ def readable_checkout() -> Iterator[Checkout]:
         if os.geteuid() == 0:
             argv = [found.python, "-c", "import pytest_gpucluster.plugin, pytest_gpucluster.cli.main"]
             env = {"PYTHONPATH": found.modules, "HOME": "/"}
-            done = subprocess.run(
-                argv, **identity("nobody"), env=env, cwd="/", capture_output=True, check=False
-            )
+            done = subprocess.run(argv, **identity("nobody"), env=env, cwd="/", capture_output=True, check=False)
             if done.returncode:
                 Path(folder).chmod(0o755)
                 found.copy(Path(folder))

@@ -224,14 +224,9 @@ def node_of(process: DaemonProcess) -> str:
 class Campaign:
     """Runs on one sandbox, each with one trouble."""
 
-    def __init__(
-        self, sandbox: Sandbox, folder: Path, seed: int, kinds: tuple[str, ...], *, gpus: int = 2
-    ) -> None:
+    def __init__(self, sandbox: Sandbox, folder: Path, seed: int, kinds: tuple[str, ...], *, gpus: int = 2) -> None:
         self.sandbox, self.folder, self.seed, self.kinds = sandbox, folder, seed, kinds
-        self.usual = {
-            False: 3.0,
-            True: 5.0,
-        }  # seconds that an undisturbed run takes, without and with workers
+        self.usual = {False: 3.0, True: 5.0}  # seconds that an undisturbed run takes, without and with workers
         self.outcomes: list[RunOutcome] = []
         suite = folder / "test_chaos_suite.py"
         suite.write_text(SUITE.replace("GPUS", str(gpus)))
@@ -316,9 +311,7 @@ class Campaign:
                     missing -= {role_of(one, run.process.pid) for one in run.own()}
                 self._wait(run, outcome)
             if missing:
-                raise SystemExit(
-                    f"processes of a run that the campaign does not see: {', '.join(sorted(missing))}"
-                )
+                raise SystemExit(f"processes of a run that the campaign does not see: {', '.join(sorted(missing))}")
             outcome.rc, outcome.seconds = run.process.returncode, time.monotonic() - run.began
             self.usual[workers] = outcome.seconds
             self._judge(run, outcome)
@@ -350,9 +343,7 @@ class Campaign:
         words = [word for word in prefix if "=" not in word or word.startswith("-")]
         # through cat: a limit on files is not to hit what is printed
         cat = subprocess.Popen(
-            ["sh", "-c", 'exec cat > "$0"', str(folder / "out")],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
+            ["sh", "-c", 'exec cat > "$0"', str(folder / "out")], stdin=subprocess.PIPE, start_new_session=True
         )
         out = cat.stdin
         assert out is not None
@@ -446,13 +437,9 @@ class Campaign:
                 self.client("scancel", *(job.split(":")[0] for job in diagnostic))
             if jobs and not run.cleaned and all(map(self._was_forgotten, jobs)):
                 run.cleaned = True
-                self._clean(
-                    run
-                )  # as safety.md says of a slurmctld that is killed within seconds after the release
+                self._clean(run)  # as safety.md says of a slurmctld that is killed within seconds after the release
             alive = [f"{p.pid} {role_of(p, run.process.pid) or p.command}" for p in run.own()]
-            states = dict(
-                s.split() for s in self.client("sinfo", "-N", "-h", "-p", "batch", "-o", "%N %t") or ["? ?"]
-            )
+            states = dict(s.split() for s in self.client("sinfo", "-N", "-h", "-p", "batch", "-o", "%N %t") or ["? ?"])
             away = [f"{node} is {state}" for node, state in states.items() if state != "idle"]
             objects = run.site.left(dead=run.dead) if run.site else []
             checkpoints = run.plan.left()
@@ -462,13 +449,9 @@ class Campaign:
             if not (jobs or alive or away or objects or checkpoints) or time.monotonic() > deadline:
                 break
             time.sleep(0.15)
-        temporary = [
-            str(path) for path in (run.folder / "tmp").iterdir() if not path.name.startswith("pytest-of-")
-        ]
+        temporary = [str(path) for path in (run.folder / "tmp").iterdir() if not path.name.startswith("pytest-of-")]
         temporary += (
-            [str(p) for p in (run.folder / "reports").glob("**/.*")]
-            if (run.folder / "reports").exists()
-            else []
+            [str(p) for p in (run.folder / "reports").glob("**/.*")] if (run.folder / "reports").exists() else []
         )
         if jobs:
             self.client("scancel", *(job.split(":")[0] for job in (jobs or [])))
@@ -490,12 +473,7 @@ class Campaign:
     def _clean(self, run: Running) -> None:
         """Do as an operator does after a run that was killed whole."""
         done = subprocess.run(
-            [
-                *(sys.executable, "-m", "pytest_gpucluster"),
-                "clean",
-                "--yes",
-                f"--cluster={run.plan.cluster_file}",
-            ],
+            [*(sys.executable, "-m", "pytest_gpucluster"), "clean", "--yes", f"--cluster={run.plan.cluster_file}"],
             env={**os.environ, **self.sandbox.env, "TMPDIR": str(run.folder / "tmp")},
             capture_output=True,
             text=True,
@@ -507,12 +485,7 @@ class Campaign:
     def client(self, *argv: str) -> list[str] | None:
         """Run a command of Slurm; None where the controller does not answer."""
         done = subprocess.run(
-            argv,
-            env={**os.environ, **self.sandbox.env},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
+            argv, env={**os.environ, **self.sandbox.env}, capture_output=True, text=True, check=False, timeout=120
         )
         return done.stdout.split("\n")[:-1] if done.returncode == 0 else ["? controller-down"]
 
@@ -563,9 +536,7 @@ class Campaign:
         for job in self.client("squeue", "-h", "-o", "%i") or []:
             self.client("scancel", job)  # _left will not see it any more
             outcome.fault("leaked", f"job {job}")
-        while (
-            self.client("scontrol", "delete", "ReservationName=chaos") or []
-        ) and time.monotonic() < deadline + 30:
+        while (self.client("scontrol", "delete", "ReservationName=chaos") or []) and time.monotonic() < deadline + 30:
             time.sleep(0.3)
         for node in (node for node in TRIED if found[node]):
             self.client("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
@@ -608,9 +579,7 @@ class Campaign:
             outcome.fault("wrong", f"undisturbed, exit {outcome.rc}")
         if outcome.rc == 0 and run.plan.faulty:
             outcome.fault("wrong", "ends green")
-        if (
-            outcome.rc is not None and outcome.rc < 0 and events
-        ):  # before it holds anything a signal may just end it
+        if outcome.rc is not None and outcome.rc < 0 and events:  # before it holds anything a signal may just end it
             outcome.fault("wrong", f"ended by signal {-outcome.rc}")
         if outcome.kind == "full":
             return
@@ -754,9 +723,7 @@ def kill_all(run: Running) -> str:
     at = time.monotonic() - run.began
     run.killed = run.cleaned = True
     killed: set[DaemonProcess] = set()
-    while victims := {
-        one for one in run.own() if one.alive and role_of(one, run.process.pid) not in SURVIVORS
-    }:
+    while victims := {one for one in run.own() if one.alive and role_of(one, run.process.pid) not in SURVIVORS}:
         for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none sees the end of another
             for victim in victims:
                 victim.send(number)
@@ -822,9 +789,7 @@ def slurmctld(campaign: Campaign, run: Running, rng: random.Random) -> str:
     """Stop or kill slurmctld, and start it again on the state it has left."""
     at, number = moment(campaign, run, rng), rng.choice([signal.SIGKILL, signal.SIGTERM])
     if run.process.poll() is not None:
-        number = (
-            signal.SIGTERM
-        )  # killed now it would forget that the nodes were given back: see docs/safety.md
+        number = signal.SIGTERM  # killed now it would forget that the nodes were given back: see docs/safety.md
     sandbox = campaign.sandbox
     daemons = sandbox._daemons(sandbox._running_state())
     process = daemons.find("slurmctld")
@@ -982,19 +947,7 @@ TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "training": suite,
     "jobs": suite,
 }
-ONCE = (
-    "holder",
-    "slurmd",
-    "slurmctld",
-    "full",
-    "full",
-    "clock",
-    "hang",
-    "helper",
-    "kubernetes",
-    "training",
-    "jobs",
-)
+ONCE = ("holder", "slurmd", "slurmctld", "full", "full", "clock", "hang", "helper", "kubernetes", "training", "jobs")
 USUAL = ("signal",) * 13 + ("double", "double", "end", "end", *ONCE)
 
 
@@ -1007,8 +960,7 @@ def figure(outcomes: list[RunOutcome], seed: int) -> str:
     """Return the figure of a campaign."""
     kinds = Counter(one.kind for one in outcomes)
     count = {
-        kind: sum(any(k == kind for k, _ in one.faults) for one in outcomes)
-        for kind in ("leaked", "lost", "wrong")
+        kind: sum(any(k == kind for k, _ in one.faults) for one in outcomes) for kind in ("leaked", "lost", "wrong")
     }
     return (
         f"chaos: {len(outcomes)} runs, seed {seed} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}): "
@@ -1038,9 +990,7 @@ def campaign_on_sandbox(seed: int, kinds: tuple[str, ...], kind: str = "plain") 
 
 def main() -> int:
     """Run a campaign and print its figure."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=300, help="runs, one trouble each (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed, the same troubles (%(default)s)")
     parser.add_argument("--first", type=int, default=1, help="number of the first run (%(default)s)")
@@ -1052,9 +1002,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # also where a shell has started us in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has started us in the background
     kinds = tuple(options.kinds.split(",")) if options.kinds else USUAL
     with campaign_on_sandbox(options.seed, kinds, options.nodes) as campaign:
         campaign.learn()

@@ -25,9 +25,7 @@ from kubernetes_server import Objects, Trouble
 
 NODES = ("kube01", "kube02", "kube03")
 TIMEOUT, JOB_PULL, JOB_TIME, KEEP = 5, 4, 2, 3600  # seconds; no TTL passes by itself
-CONSTANTS = {
-    "kubernetes.config.KubernetesConfig": {"timeout": TIMEOUT, "job_time": JOB_TIME, "keep_finished": KEEP}
-}
+CONSTANTS = {"kubernetes.config.KubernetesConfig": {"timeout": TIMEOUT, "job_time": JOB_TIME, "keep_finished": KEEP}}
 DEADLINE = 2 * (JOB_PULL + JOB_TIME + 3 * TIMEOUT) + KEEP  # docs/suites/kubernetes.md
 GRACE = 100.0  # an owner that never appears is waited for TIMEOUT + 60 s
 TESTS = ("job_gpus",) * len(NODES) + ("job_nccl",)

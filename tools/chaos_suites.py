@@ -66,9 +66,7 @@ def plan(kind: str, folder: Path, sandbox: Sandbox) -> Plan:
             raise SystemExit(f"{PYTHON} is missing: make .cache/frameworks/.ready")
         shared = folder / "shared"
         shared.mkdir()
-        constants |= {
-            "training.config.TrainingConfig": {"steps": 4, "warmup": 1, "checkpoint_size": 64 << 20}
-        }
+        constants |= {"training.config.TrainingConfig": {"steps": 4, "warmup": 1, "checkpoint_size": 64 << 20}}
         exports = {"OMP_NUM_THREADS": "1"}
         keys["environments"] = {"frameworks": {"python": str(PYTHON), "exports": exports}}
         keys |= {"nodes": "gpu[01-02]", "training": {"environment": "frameworks", "checkpoint": str(shared)}}

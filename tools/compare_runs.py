@@ -24,13 +24,7 @@ from pytest_gpucluster.core.part import Part
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-FAULTS = (
-    "gpu_missing gpu[02]",
-    "xid gpu[03]",
-    "nvlink_down gpu[04]",
-    "hca_missing gpu[05]",
-    "drained gpu[06]",
-)
+FAULTS = ("gpu_missing gpu[02]", "xid gpu[03]", "nvlink_down gpu[04]", "hca_missing gpu[05]", "drained gpu[06]")
 # name: (nodes, faults, arguments of pytest)
 RUNS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
     "healthy": (4, (), ()),
@@ -98,9 +92,7 @@ def record_run(checkout: Path, name: str, folder: Path) -> None:
         (log,) = Path(scratch, "reports").glob("2*/events.jsonl")
         events = map(json.loads, log.read_text().splitlines())
         found = [
-            line
-            for event in events
-            for line in (lines_of(event) if event["event"] == "result" else [act_of(event)])
+            line for event in events for line in (lines_of(event) if event["event"] == "result" else [act_of(event)])
         ]
         for case in ET.parse(log.parent / "junit.xml").iter("testcase"):
             parts = sorted(f"{part.tag} {part.get('type')}" for part in case if part.tag != "properties")
@@ -114,9 +106,7 @@ def compare(before: Path, after: Path, names: Iterable[str]) -> int:
     for name in names:
         old, new = ((side / name).read_text().splitlines() for side in (before, after))
         changed = [
-            line
-            for line in difflib.unified_diff(old, new, lineterm="", n=0)
-            if line[:2] not in ("--", "++", "@@")
+            line for line in difflib.unified_diff(old, new, lineterm="", n=0) if line[:2] not in ("--", "++", "@@")
         ]
         print(f"{name}: {len(old)} lines before, {len(new)} after, {len(changed)} differ", *changed, sep="\n")
         count += len(changed)

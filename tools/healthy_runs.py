@@ -38,9 +38,7 @@ BURNIN = "30s"  # a round of loads needs 5 to 10 s of a quiet machine
 
 def main() -> int:
     """Run, print, and return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=int, nargs="?", default=2 * len(MODELS))
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--nodes", type=int, default=2)
@@ -56,9 +54,7 @@ def main() -> int:
             total += ends
             done, false, broken = done + 1, false + bool(alarms), broken + (rc != 0)
     ends_text = ", ".join(f"{count} {end}" for end, count in total.most_common())
-    print(
-        f"{done} runs of healthy clusters: {false} with a false alarm, {broken} with an exit status; {ends_text}"
-    )
+    print(f"{done} runs of healthy clusters: {false} with a false alarm, {broken} with an exit status; {ends_text}")
     return int(bool(false or broken or done != args.runs))
 
 
@@ -80,10 +76,7 @@ def _runs(
             chosen = f"{marks} or burnin" if number == 0 else marks
             ends, alarms, rc, text = _run(sandbox, folder / f"run{number}", chosen)
             ends_text = ", ".join(f"{count} {end}" for end, count in ends.most_common())
-            print(
-                f"{model:6} run {number + 1:2}: {ends_text}; exit {rc}; {time.monotonic() - start:.1f} s",
-                flush=True,
-            )
+            print(f"{model:6} run {number + 1:2}: {ends_text}; exit {rc}; {time.monotonic() - start:.1f} s", flush=True)
             for alarm in alarms:
                 print(f"  FALSE ALARM {alarm}")
             if rc and not alarms:
@@ -110,9 +103,7 @@ def _run(sandbox: Sandbox, reports: Path, marks: str) -> tuple[Counter[str], lis
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     events = reports / "latest" / "events.jsonl"
-    results = (
-        [event for event in read_events(events) if event["event"] == "result"] if events.exists() else []
-    )
+    results = [event for event in read_events(events) if event["event"] == "result"] if events.exists() else []
     alarms = [event["message"] for event in results if event["outcome"] in ("failed", "error", "not tested")]
     return Counter(event["outcome"] for event in results), alarms, done.returncode, done.stdout + done.stderr
 

@@ -121,9 +121,7 @@ def sample(chosen: Sequence[Path], seed: int, count: int) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", metavar="PATH", help=f"default: {' '.join(DEFAULT)}")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=300)
@@ -171,10 +169,7 @@ def report(names: Sequence[str]) -> int:
     from mutmut.mutation.diff_apply import get_diff_for_mutant
 
     results = subprocess.run(
-        [Path(sys.executable).with_name("mutmut"), "results", "--all", "1"],
-        capture_output=True,
-        text=True,
-        check=True,
+        [Path(sys.executable).with_name("mutmut"), "results", "--all", "1"], capture_output=True, text=True, check=True
     )
     status = dict(line.strip().split(": ", 1) for line in results.stdout.splitlines())
     found = Counter(status[name] for name in names)

@@ -73,10 +73,7 @@ def sections(page: str) -> list[str]:
 def filled(page: str, outputs: dict[str, str]) -> str:
     """Return the page with {check: output}."""
     return OUTPUT.sub(
-        lambda found: (
-            f"<!-- output: {found['check']} -->\n```\n{outputs.get(found['check'], found['text'])}```\n"
-        ),
-        page,
+        lambda found: f"<!-- output: {found['check']} -->\n```\n{outputs.get(found['check'], found['text'])}```\n", page
     )
 
 

@@ -43,9 +43,7 @@ def ask(model: str, command: str) -> tuple[bytes, bytes, int]:
         "SLURMD_NODENAME": model,
         "SLURM_SANDBOX_NODE": str(state / "nodes" / model),
     }
-    done = subprocess.run(
-        ["sh", "-c", command], env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
+    done = subprocess.run(["sh", "-c", command], env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return done.stdout, done.stderr, done.returncode
 
 

@@ -71,10 +71,7 @@ class Served:
     def push(self, name: str, tag: str, layers: list[bytes], **config: Any) -> None:
         """Push an image behind a list for two machines, as multi-platform images are."""
         about = self.blob(name, json.dumps({"config": config, "os": "linux"}).encode())
-        stack = [
-            {"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **self.blob(name, it)}
-            for it in layers
-        ]
+        stack = [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **self.blob(name, it)} for it in layers]
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,

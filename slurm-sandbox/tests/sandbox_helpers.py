@@ -22,9 +22,7 @@ TESTS = Path(__file__).parent
 DATA = TESTS / "data"
 SOURCE = TESTS.parent / "src"
 
-DEADLINE = (
-    300  # seconds; a run of a tiny suite takes 2, a minute on a machine that others use with all their might
-)
+DEADLINE = 300  # seconds; a run of a tiny suite takes 2, a minute on a machine that others use with all their might
 GOES_BY_ITSELF = DEADLINE  # for a job that was given back and a node that was healed
 
 

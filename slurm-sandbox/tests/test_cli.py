@@ -55,9 +55,7 @@ def test_a_sandbox_from_up_to_down(folder: Path, capfd: pytest.CaptureFixture[st
         ("up --model b300", "unknown hardware model 'b300'"),
     ],
 )
-def test_an_error_is_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], words: str, message: str
-) -> None:
+def test_an_error_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str], words: str, message: str) -> None:
     assert cli.main(words.split()) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"slurm-sandbox: error: {message.format(folder=folder)}")

@@ -109,9 +109,7 @@ def test_uuids_are_unique_across_the_fleet(sandbox: Sandbox) -> None:
 
 def test_overlay_and_host(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "own").write_text("the host's own")
-    _, out = on(
-        sandbox, "gpu03", f"cat /etc/os-release {tmp_path}/own; cat /sys/class/infiniband/*/ports/1/state"
-    )
+    _, out = on(sandbox, "gpu03", f"cat /etc/os-release {tmp_path}/own; cat /sys/class/infiniband/*/ports/1/state")
     assert 'VERSION_ID="24.04"' in out
     assert "the host's own" in out
     assert out.count("4: ACTIVE") == 8
@@ -219,15 +217,7 @@ def test_every_fault_changes_what_the_node_shows() -> None:
 
 
 def perf(sandbox: Sandbox, options: str, *, nodes: int = 2, timeout: float = 60) -> tuple[int, str]:
-    argv = [
-        "srun",
-        "-Q",
-        f"-N{nodes}",
-        "--mpi=pmi2",
-        "--ntasks-per-node=8",
-        "all_reduce_perf",
-        *options.split(),
-    ]
+    argv = ["srun", "-Q", f"-N{nodes}", "--mpi=pmi2", "--ntasks-per-node=8", "all_reduce_perf", *options.split()]
     done = commands.run(argv, timeout=timeout, env=sandbox.env | {"NCCL_DEBUG": "INFO"})
     return done.rc, done.stdout
 
@@ -284,11 +274,7 @@ def test_a_slow_link_matters_to_its_pair_alone() -> None:
 
 
 def test_numbers_as_nccl_tests_writes_them() -> None:
-    assert [collectives.number(value, 8) for value in (66.5, 10360.04, 123456.7)] == [
-        "66.50",
-        "10360.0",
-        "123457",
-    ]
+    assert [collectives.number(value, 8) for value in (66.5, 10360.04, 123456.7)] == ["66.50", "10360.0", "123457"]
 
 
 def test_expand() -> None:

@@ -22,8 +22,7 @@ def test_expand(hostlist: str, names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "hostlist",
-    ["", "gpu[01", "gpu01,,login", "gpu[a-b]", "gpu[01]x", "gpu[1-99999999]", "gpu[٣]", "a b", "@all"],
+    "hostlist", ["", "gpu[01", "gpu01,,login", "gpu[a-b]", "gpu[01]x", "gpu[1-99999999]", "gpu[٣]", "a b", "@all"]
 )
 def test_what_is_no_hostlist_is_refused(hostlist: str) -> None:
     with pytest.raises(ValueError, match="not a hostlist"):

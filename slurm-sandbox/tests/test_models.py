@@ -55,9 +55,7 @@ def smi(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     return smi_in(Layout(tmp_path_factory.mktemp("smi")))
 
 
-def test_gawk_prints_the_same(
-    smi: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gawk_prints_the_same(smi: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gawk = shutil.which("gawk")
     if gawk is None:
         pytest.skip("gawk is not installed")
@@ -227,20 +225,14 @@ def test_no_value_is_left_open_and_the_xml_is_well_formed(smi: Callable[..., str
     tree = ET.fromstring(smi(model, "-q", "-x"))
     assert len(tree.findall("gpu")) == count
     assert not re.findall(r"[{}@]", "".join(element.text or "" for element in tree.iter()))
-    assert {gpu.findtext("product_name") for gpu in tree.iter("gpu")} == {
-        healthy_fields(MODELS[model])["name"]
-    }
+    assert {gpu.findtext("product_name") for gpu in tree.iter("gpu")} == {healthy_fields(MODELS[model])["name"]}
 
 
 def test_the_table_of_an_old_driver_is_narrow(smi: Callable[..., str]) -> None:
     lines = smi("t4").splitlines()[1:]
     assert {len(line) for line in lines} == {89}
-    assert (
-        "|   0  Tesla T4                       On  | 00000000:00:1B.0 Off |                    0 |" in lines
-    )
-    assert (
-        "|                                         |                      |                  N/A |" in lines
-    )
+    assert "|   0  Tesla T4                       On  | 00000000:00:1B.0 Off |                    0 |" in lines
+    assert "|                                         |                      |                  N/A |" in lines
 
 
 def test_a_driver_has_its_own_fields(smi: Callable[..., str]) -> None:
@@ -281,9 +273,7 @@ def test_counters_of_nvlink_5(smi: Callable[..., str]) -> None:
 
 def test_matrix_of_a_hybrid_cube_mesh(smi: Callable[..., str]) -> None:
     lines = smi("v100", "topo", "-m").splitlines()
-    assert (
-        lines[1] == "GPU0\t X \tNV1\tNV1\tNV2\tNV2\tSYS\tSYS\tSYS\tPIX\tPHB\tSYS\tSYS\t0-19,40-59\t0\t\tN/A"
-    )
+    assert lines[1] == "GPU0\t X \tNV1\tNV1\tNV2\tNV2\tSYS\tSYS\tSYS\tPIX\tPHB\tSYS\tSYS\t0-19,40-59\t0\t\tN/A"
     assert lines[8].split()[1:9] == ["SYS", "SYS", "SYS", "NV1", "NV2", "NV1", "NV2", "X"]
 
 
@@ -366,16 +356,7 @@ NOTHING_OF_THE_KIND = {
         "rail_replaced",
         "rails_down",
     }
-    | {
-        "ib_down",
-        "ib_rate",
-        "ib_errors",
-        "ib_flaps",
-        "ib_firmware",
-        "ib_mtu",
-        "ib_link_layer",
-        "ib_partition",
-    }
+    | {"ib_down", "ib_rate", "ib_errors", "ib_flaps", "ib_firmware", "ib_mtu", "ib_link_layer", "ib_partition"}
     | {
         "cable_errors",
         "cables_swapped",
@@ -469,9 +450,7 @@ def test_a_node_has_at_most_the_gpus_of_its_model() -> None:
 
 
 def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(
-        SandboxError, match=r"unknown hardware model 'b300' \(known: a100, gb200, h100, h200, t4, v100"
-    ):
+    with pytest.raises(SandboxError, match=r"unknown hardware model 'b300' \(known: a100, gb200, h100, h200, t4, v100"):
         models.model("b300")
 
 

@@ -112,9 +112,7 @@ def test_names_resolve_alike_and_at_once_on_every_node(box: Sandbox) -> None:
 
 
 def test_ssh_between_nodes_asks_nothing(box: Sandbox) -> None:
-    out = run(
-        box, "srun", "-N1", "-w", "gpu02", "ssh", "gpu01", "cat /proc/sys/kernel/hostname; sinfo -h -o %D"
-    )
+    out = run(box, "srun", "-N1", "-w", "gpu02", "ssh", "gpu01", "cat /proc/sys/kernel/hostname; sinfo -h -o %D")
     assert out.split() == ["gpu01", "2"]
 
 
@@ -232,11 +230,7 @@ def test_as_an_ordinary_user() -> None:
         )
         done = subprocess.run(
             [shutil.which("python3", path="/usr/bin") or sys.executable, "-B", "-c", code],
-            env={
-                "PATH": os.environ["PATH"],
-                "HOME": home,
-                "PYTHONPATH": os.pathsep.join([str(SOURCE), *modules]),
-            },
+            env={"PATH": os.environ["PATH"], "HOME": home, "PYTHONPATH": os.pathsep.join([str(SOURCE), *modules])},
             user=user.pw_uid,
             group=user.pw_gid,
             extra_groups=[],
@@ -258,9 +252,7 @@ def test_as_an_ordinary_user() -> None:
 def test_auto_says_why_the_nodes_are_plain(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "_PACKAGES", {"no-such-tool": "no-such-package"})
     sandbox = Sandbox(folder / "s")
-    with pytest.raises(
-        SandboxError, match=r"namespaced nodes need no-such-tool: apt-get install .*no-such-package"
-    ):
+    with pytest.raises(SandboxError, match=r"namespaced nodes need no-such-tool: apt-get install .*no-such-package"):
         sandbox.up(nodes=1, kind="namespaced")
     sandbox.up(nodes=1, kind="auto")
     status = sandbox.status()
@@ -269,6 +261,4 @@ def test_auto_says_why_the_nodes_are_plain(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_nsswitch_keeps_all_but_hosts() -> None:
-    assert (
-        namespaces.nsswitch("passwd: files ldap\nhosts: files dns\n") == "passwd: files ldap\nhosts: files\n"
-    )
+    assert namespaces.nsswitch("passwd: files ldap\nhosts: files dns\n") == "passwd: files ldap\nhosts: files\n"

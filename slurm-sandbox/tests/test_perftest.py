@@ -36,9 +36,7 @@ def argv(model: Path, name: str, node: str, *words: str) -> list[str]:
 
 
 def alone(model: Path, *words: str, name: str = "ib_write_bw") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv(model, name, "a", *words), capture_output=True, text=True, timeout=30, check=False
-    )
+    return subprocess.run(argv(model, name, "a", *words), capture_output=True, text=True, timeout=30, check=False)
 
 
 def pair(model: Path, name: str, *words: str) -> tuple[str, str]:
@@ -90,9 +88,7 @@ def test_the_report_is_json_in_the_stated_file(model: Path) -> None:
 )
 def test_a_slow_cable_or_leaf_slows_the_pair(model: Path, network: dict[str, Any], share: float) -> None:
     (model / "nodes/a").mkdir()
-    (model / "nodes/a/network.json").write_text(
-        json.dumps({"links": {}, "leaf": [], "uplink": 1.0, **network})
-    )
+    (model / "nodes/a/network.json").write_text(json.dumps({"links": {}, "leaf": [], "uplink": 1.0, **network}))
     _, client = pair(model, "ib_write_bw", "--report_gbits")
     (row,) = [line.split() for line in client.splitlines() if line.startswith(" 65536 ")]
     assert float(row[3]) == pytest.approx(394 * share, rel=0.03)
@@ -101,10 +97,7 @@ def test_a_slow_cable_or_leaf_slows_the_pair(model: Path, network: dict[str, Any
 def test_a_server_that_does_not_listen_and_a_missing_adapter_have_perftests_words(model: Path) -> None:
     port = str(free_port())
     refused = alone(model, "-p", port, "127.0.0.1")
-    assert (refused.returncode, refused.stderr.splitlines()[0]) == (
-        1,
-        f"Couldn't connect to 127.0.0.1:{port}",
-    )
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (1, f"Couldn't connect to 127.0.0.1:{port}")
     assert alone(model, "-d", "mlx5_9").stderr.startswith("IB device mlx5_9 not found\n")
 
 

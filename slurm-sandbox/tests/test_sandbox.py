@@ -98,10 +98,7 @@ def test_fault_and_heal_take_hostlists(sandbox: Sandbox) -> None:
     ]  # fmt: skip
     gpus = run(sandbox, "srun", "-N1", "-w", "gpu02", "nvidia-smi", "-L")
     assert len(gpus.splitlines()) == 7
-    assert {node for node, state in sandbox.status()["nodes"].items() if "drain" in state} == {
-        "gpu01",
-        "gpu03",
-    }
+    assert {node for node, state in sandbox.status()["nodes"].items() if "drain" in state} == {"gpu01", "gpu03"}
     sandbox.fault("gpu_missing", "gpu[03-04]", gpu=2)  # again: with other options
     assert faulty(sandbox).count(("gpu_missing", "gpu03")) == 1
     assert sandbox.heal("gpu[01-03]", "drained") == ("gpu01", "gpu02", "gpu03")
@@ -122,18 +119,7 @@ def test_slow_link_of_two_nodes_is_the_link_between_them(sandbox: Sandbox) -> No
 
 
 def sandbox_bandwidth(sandbox: Sandbox, *nodes: str) -> float:
-    argv = (
-        "srun",
-        "-Q",
-        f"-w{','.join(nodes)}",
-        "-N2",
-        "--mpi=pmi2",
-        "all_reduce_perf",
-        "-b",
-        "1G",
-        "-e",
-        "1G",
-    )
+    argv = ("srun", "-Q", f"-w{','.join(nodes)}", "-N2", "--mpi=pmi2", "all_reduce_perf", "-b", "1G", "-e", "1G")
     return float(run(sandbox, *argv).rpartition("Avg bus bandwidth    : ")[2].split()[0])
 
 
@@ -146,9 +132,7 @@ def sandbox_bandwidth(sandbox: Sandbox, *nodes: str) -> float:
         ("gpu02", {"peer": "gpu99"}),
     ],
 )
-def test_slow_link_without_another_end_is_refused(
-    sandbox: Sandbox, nodes: str, options: dict[str, Any]
-) -> None:
+def test_slow_link_without_another_end_is_refused(sandbox: Sandbox, nodes: str, options: dict[str, Any]) -> None:
     with pytest.raises(SandboxError, match="names no link: use `slow_link A B`"):
         sandbox.fault("slow_link", nodes, **options)
     assert sandbox.status()["faults"] == []
@@ -170,14 +154,10 @@ def test_status_says_that_gpus_are_simulated(sandbox: Sandbox) -> None:
     assert set(status["nodes"]) == set(sandbox.nodes)
 
 
-def test_a_sandbox_of_another_pid_namespace_is_used_and_neither_replaced_nor_stopped(
-    sandbox: Sandbox,
-) -> None:
+def test_a_sandbox_of_another_pid_namespace_is_used_and_neither_replaced_nor_stopped(sandbox: Sandbox) -> None:
     code = f"from slurm_sandbox.api import Sandbox; s = Sandbox({str(sandbox.layout.root)!r}); s.up(nodes=4); s.down()"
     own = () if os.geteuid() == 0 else ("--map-root-user",)
-    done = commands.run(
-        ("unshare", *own, "--pid", "--fork", "--mount-proc", sys.executable, "-c", code), timeout=60
-    )
+    done = commands.run(("unshare", *own, "--pid", "--fork", "--mount-proc", sys.executable, "-c", code), timeout=60)
     assert f"the sandbox in {sandbox.layout.root} runs in another PID namespace" in done.stderr
     assert set(sandbox.status()["nodes"].values()) == {"idle"}
 
@@ -214,9 +194,7 @@ def test_steps_whose_slurm_was_killed_go_too(folder: Path) -> None:
             wait_for(lambda: len(steps_of(sandbox)) >= 2, "both steps run")
             steps = steps_of(sandbox)
             known = json.loads(sandbox.layout.state.read_text())["processes"]
-            for process in (
-                processes.DaemonProcess(*pair) for name, pair in known.items() if name.startswith("slurm")
-            ):
+            for process in (processes.DaemonProcess(*pair) for name, pair in known.items() if name.startswith("slurm")):
                 process.send(signal.SIGKILL)
             sandbox.down()
         finally:
@@ -304,9 +282,7 @@ def test_a_controller_that_replaced_itself_is_found_and_stopped(folder: Path) ->
         assert not sandbox.status()["running"]  # a backup controller is not the sandbox's slurmctld
         successor = subprocess.Popen([*command, conf], executable=sys.executable)
         try:
-            wait_for(
-                lambda: sandbox.running, "the kernel shows the command line"
-            )  # a moment after exec it is empty
+            wait_for(lambda: sandbox.running, "the kernel shows the command line")  # a moment after exec it is empty
             processes.stop([p for p in [processes.identify(other.pid)] if p], patience=5)
             sandbox.down()
             assert successor.wait(timeout=5) == -signal.SIGTERM
@@ -374,9 +350,7 @@ def test_cgroups_are_switched_off_as_each_version_knows_it(version: tuple[int, i
     assert slurmconf.cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
 
 
-@pytest.mark.skipif(
-    bool(spank.missing_packages()), reason=f"no plugin can be compiled: {spank.missing_packages()}"
-)
+@pytest.mark.skipif(bool(spank.missing_packages()), reason=f"no plugin can be compiled: {spank.missing_packages()}")
 def test_a_plugin_prepares_tasks_as_the_task_prolog_does(folder: Path) -> None:
     """Where no plugin is, a TaskProlog does the same; a node that hangs keeps a task either way until it is healed."""
     names = ("PATH", "SLURM_SANDBOX_NODE", "ENROOT_DATA_PATH")
@@ -480,9 +454,7 @@ def test_node_names() -> None:
 
 
 def test_prolog_and_epilog_run(sandbox: Sandbox) -> None:
-    seen = run(
-        sandbox, "srun", "-N1", "-w", "gpu02", "sh", "-c", f"ls {sandbox.layout.node('gpu02')}/prolog.*"
-    )
+    seen = run(sandbox, "srun", "-N1", "-w", "gpu02", "sh", "-c", f"ls {sandbox.layout.node('gpu02')}/prolog.*")
     assert "prolog." in seen
 
 

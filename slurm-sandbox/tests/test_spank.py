@@ -60,10 +60,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "unknown name": (
         ["--container-name=nosuch", "true"],
         1,
-        [
-            rf'{E}error: a container with name "pyxis_nosuch" does not exist, and --container-image is not set',
-            TAIL,
-        ],
+        [rf'{E}error: a container with name "pyxis_nosuch" does not exist, and --container-image is not set', TAIL],
     ),
     "mount source": (
         ["--container-image=IMAGE", "--container-mounts=/no-such-source:/x", "true"],
@@ -87,11 +84,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
         2,
         [r"error: execve\(\): nosuchcmd: No such file or directory"],
     ),
-    "not executable": (
-        ["--container-image=IMAGE", "/etc/passwd"],
-        13,
-        [r"execve\(\): .*Permission denied"],
-    ),
+    "not executable": (["--container-image=IMAGE", "/etc/passwd"], 13, [r"execve\(\): .*Permission denied"]),
     "both remap flags": (
         ["--container-image=IMAGE", "--container-remap-root", "--no-container-remap-root", "true"],
         255,
@@ -127,9 +120,7 @@ class Srun:
         self.bad = self.image.with_name("bad.sqsh")
         self.bad.write_text("no squashfs")
 
-    def __call__(
-        self, *words: str, node: str = "gpu01", **variables: str
-    ) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, node: str = "gpu01", **variables: str) -> subprocess.CompletedProcess[str]:
         words = tuple(w.replace("=IMAGE", f"={self.image}").replace("=BAD", f"={self.bad}") for w in words)
         return subprocess.run(
             ["srun", "-Q", f"--nodelist={node}", *words],
@@ -186,10 +177,7 @@ def test_a_fault_sets_variables_in_the_containers_of_its_node_until_it_is_healed
 def test_root_is_read_only_and_a_name_is_kept(srun: Srun) -> None:
     assert srun("--container-image=IMAGE", "touch", "/mark").returncode == 1
     assert (
-        srun(
-            "--container-image=IMAGE", "--container-name=a", "--container-writable", "touch", "/mark"
-        ).returncode
-        == 0
+        srun("--container-image=IMAGE", "--container-name=a", "--container-writable", "touch", "/mark").returncode == 0
     )
     # the image does not count any more, even a wrong one
     done = srun("--container-image=/wrong.sqsh", "--container-name=a", "ls", "/mark")
@@ -261,9 +249,7 @@ def test_mounts_workdir_and_home(srun: Srun, tmp_path: Path) -> None:
     assert (tmp_path / "out").exists()
     done = srun(*words, "--container-mount-home", "sh", "-c", script, HOME=str(home))
     assert done.stdout.splitlines()[2:] == [f"{home}/mine"], done.stderr
-    done = srun(
-        *words, "--container-mount-home", "--container-remap-root", "sh", "-c", script, HOME=str(home)
-    )
+    done = srun(*words, "--container-mount-home", "--container-remap-root", "sh", "-c", script, HOME=str(home))
     assert "/root/mine" in done.stdout.splitlines(), done.stderr
 
 
@@ -280,10 +266,7 @@ def test_defaults_of_the_environment(srun: Srun) -> None:
     done = srun("sh", "-c", ". /etc/os-release; echo $ID; pwd", PYXIS_CONTAINER_IMAGE=str(srun.image))
     assert done.stdout.startswith("sandbox-image\n"), done.stderr
     done = srun(
-        "--container-workdir=/tmp",
-        "pwd",
-        PYXIS_CONTAINER_IMAGE=str(srun.image),
-        PYXIS_CONTAINER_WORKDIR="/etc",
+        "--container-workdir=/tmp", "pwd", PYXIS_CONTAINER_IMAGE=str(srun.image), PYXIS_CONTAINER_WORKDIR="/etc"
     )
     assert done.stdout == "/tmp\n"  # the command line goes first
 
@@ -367,9 +350,7 @@ def test_scope_of_a_job(srun: Srun) -> None:
 
 def test_what_is_lacking_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     which = shutil.which
-    monkeypatch.setattr(
-        shutil, "which", lambda tool, **at: None if tool == "unsquashfs" else which(tool, **at)
-    )
+    monkeypatch.setattr(shutil, "which", lambda tool, **at: None if tool == "unsquashfs" else which(tool, **at))
     assert spank.missing_packages() == "squashfs-tools"
 
 

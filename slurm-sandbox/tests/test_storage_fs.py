@@ -51,9 +51,7 @@ def python(node: str, layout: Layout, code: str) -> str:
     """Run code in a process of a node, in the shared folder; return what it prints, or its last error."""
     command = (sys.executable, "-c", f"import fcntl, os, time\n{code}")
     environment = {**os.environ, "SLURMD_NODENAME": node}
-    done = subprocess.run(
-        command, env=environment, cwd=layout.shared, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=environment, cwd=layout.shared, capture_output=True, text=True, check=False)
     return done.stdout.strip() or done.stderr.strip().rpartition("\n")[2]
 
 
@@ -80,9 +78,7 @@ def test_locks_hold_between_processes_except_those_of_a_faulty_node(
     layout: Layout, faulty: Callable[..., None]
 ) -> None:
     attempt = "with open('before') as f: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print('taken')"
-    attempt_fcntl = (
-        "with open('before', 'r+') as f: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print('taken')"
-    )
+    attempt_fcntl = "with open('before', 'r+') as f: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print('taken')"
     hold = "import fcntl, sys; f = open('before', 'r+'); fcntl.flock(f, 2); fcntl.lockf(f, 2); print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
         (sys.executable, "-c", hold), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=layout.shared
@@ -99,9 +95,7 @@ def test_locks_hold_between_processes_except_those_of_a_faulty_node(
     assert python("gpu02", layout, attempt) == "taken"
 
 
-def test_a_corrupt_node_reads_another_byte_and_others_do_not(
-    layout: Layout, faulty: Callable[..., None]
-) -> None:
+def test_a_corrupt_node_reads_another_byte_and_others_do_not(layout: Layout, faulty: Callable[..., None]) -> None:
     (layout.shared / "data").write_bytes(bytes(4 * MIB))
     faulty("storage_corrupt")
     count = "print(sum(open('data', 'rb').read()))"
@@ -121,9 +115,7 @@ def test_a_full_file_system_takes_the_first_part_and_a_failing_one_syncs_nothing
     assert python("gpu02", layout, sync) == "synced"
 
 
-def test_a_stale_node_does_not_see_a_replaced_file_for_some_time(
-    layout: Layout, faulty: Callable[..., None]
-) -> None:
+def test_a_stale_node_does_not_see_a_replaced_file_for_some_time(layout: Layout, faulty: Callable[..., None]) -> None:
     (layout.shared / "file").write_text("one")
     faulty("storage_stale", seconds=0.7)
     python("gpu02", layout, "open('file', 'w').write('two')")
@@ -154,9 +146,7 @@ def test_nodes_share_the_rate_of_a_slow_server_and_each_slow_client_has_its_own(
     for node in ("gpu01", "gpu02"):
         command = (sys.executable, "-c", code.replace("NAME", f"of-{node}"))
         environment = {**os.environ, "SLURMD_NODENAME": node}
-        tasks.append(
-            subprocess.Popen(command, env=environment, cwd=layout.shared, stdout=subprocess.PIPE, text=True)
-        )
+        tasks.append(subprocess.Popen(command, env=environment, cwd=layout.shared, stdout=subprocess.PIPE, text=True))
     slowest = max(float(task.communicate()[0]) for task in tasks)
     for node in ("gpu01", "gpu02"):
         (layout.node(node) / FAULT_FILE).unlink()

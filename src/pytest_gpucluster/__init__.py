@@ -34,9 +34,7 @@ def suite_packages() -> dict[str, str]:
     found: dict[str, str] = {}
     for one in entry_points(group=GROUP):
         if found.setdefault(one.name, one.value) != one.value:
-            raise SuiteError(
-                f"two installed packages register a suite {one.name!r}: {found[one.name]} and {one.value}"
-            )
+            raise SuiteError(f"two installed packages register a suite {one.name!r}: {found[one.name]} and {one.value}")
     if not found:
         raise SuiteError("no suite is registered: install pytest-gpucluster again, with pip")
     return found
@@ -52,8 +50,6 @@ def suite_folders() -> dict[str, Path]:
     for name, package in suite_packages().items():
         spec = find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            raise SuiteError(
-                f"the suite {name!r} is registered as {package}, which is no package that is installed"
-            )
+            raise SuiteError(f"the suite {name!r} is registered as {package}, which is no package that is installed")
         found[name] = Path(spec.submodule_search_locations[0]).resolve()
     return found

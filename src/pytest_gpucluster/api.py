@@ -56,11 +56,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.survey import Survey
     from pytest_gpucluster.core.values import Model, OptionalSection, ProfileRow, Section, Text
     from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig, RanksConfig
-    from pytest_gpucluster.kit.framework.framework_step import (
-        FrameworkStepRunner,
-        framework_runner,
-        framework_runners,
-    )
+    from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner, framework_runner, framework_runners
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
     from pytest_gpucluster.kit.framework.payload_step import command as payload_command
     from pytest_gpucluster.kit.node.peers import Peers

@@ -22,12 +22,7 @@ PAIRS = Kind("nccl", "nccl", ("nccl",), size=2, partners=3)
 
 
 def outcome(
-    folder: Path,
-    kind: Kind,
-    nodes: str,
-    *events: tuple[str, dict[str, Any]],
-    ended: int | None = 0,
-    end: str = "",
+    folder: Path, kind: Kind, nodes: str, *events: tuple[str, dict[str, Any]], ended: int | None = 0, end: str = ""
 ) -> Any:
     log = EventLog(folder / "events.jsonl", "r1")
     with contextlib.closing(log):

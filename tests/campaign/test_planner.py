@@ -32,9 +32,7 @@ def view(
     return View(campaign, results, nodes, limit, **more)  # type: ignore[arg-type]
 
 
-def result(
-    number: int, nodes: str, outcome: str = FIT, kind: Kind = ALONE, **more: object
-) -> tuple[NodeResult, ...]:
+def result(number: int, nodes: str, outcome: str = FIT, kind: Kind = ALONE, **more: object) -> tuple[NodeResult, ...]:
     members = tuple(nodes.split())
     return tuple(
         NodeResult(kind.name, node, number, members, float(number), outcome, **more)  # type: ignore[arg-type]

@@ -44,10 +44,7 @@ def test_valid_file_is_summarized(
     status, lines = printed(capsys)
     assert status == 0
     assert lines[0] == "clusters/lab.yaml: valid; cluster lab: 5 nodes in 2 groups"
-    assert lines[2:] == [
-        "  cpu1: 1 node, profile generic, partition debug",
-        "suites with a section: os, nccl",
-    ]
+    assert lines[2:] == ["  cpu1: 1 node, profile generic, partition debug", "suites with a section: os, nccl"]
     assert printed(capsys, "clusters/lab.yaml")[0] == 0
     (clusters / "lab.yaml").write_text("nodes: gpu1\n")
     assert printed(capsys)[1][-1] == "suites with a section: none"

@@ -84,9 +84,7 @@ def test_what_leaves_the_site_is_listed_and_has_no_names_if_that_is_wanted(
         assert not any(name in text for name in (b"gpu02 ", b"gpu02.", b"alice", b"login07", b"prod"))
     sums = {line.split("  ")[1]: line.split("  ")[0] for line in files["SHA256SUMS"].decode().splitlines()}
     assert all(hashlib.sha256(files[name]).hexdigest() == it for name, it in sums.items())
-    assert {
-        it["name"]: it["sha256"] for it in json.loads(files["case.json"])["files"]
-    }.items() <= sums.items()
+    assert {it["name"]: it["sha256"] for it in json.loads(files["case.json"])["files"]}.items() <= sums.items()
 
 
 def test_a_file_that_was_changed_or_is_elsewhere_does_not_leave_the_site(

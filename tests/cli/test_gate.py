@@ -52,9 +52,7 @@ def prod(tmp_path: Path) -> str:
 class Gate:
     """The command where the gate finds something."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], prod: str
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], prod: str) -> None:
         self.patch, self.capsys, self.prod, self.out, self.err = monkeypatch, capsys, prod, "", ""
 
     def run(self, found: GateResult | None, *words: str, node: str = "gpu01") -> int:

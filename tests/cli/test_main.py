@@ -43,9 +43,7 @@ def test_init_writes_a_file_that_loads(capsys: pytest.CaptureFixture[str]) -> No
     assert cli.main(["init", "--offline", "--inventory", "inventory", "--output", "-"]) == 0
     assert "nodes: gpu[01-04]" in capsys.readouterr().out
     Path("far").write_text("[slurm-node]\ngpu01 ansible_host=10.0.0.1\n")
-    assert (
-        cli.main(["init", "--offline", "--inventory", "far", "--access", "ssh", "--output", "far.yaml"]) == 0
-    )
+    assert cli.main(["init", "--offline", "--inventory", "far", "--access", "ssh", "--output", "far.yaml"]) == 0
     far = config.load_cluster("far.yaml")
     assert (far.access, far.hosts["gpu01"].host) == ("ssh", "10.0.0.1")
     assert [path.name for path in Path("clusters").iterdir()] == ["prod.yaml"]
@@ -97,8 +95,7 @@ def slurm_answers(monkeypatch: pytest.MonkeyPatch, partitions: str, default: str
 
 
 TYPES = (
-    "MPI plugin types are...\n\tpmi2\n\tcray_shasta\n\tpmix\n\tnone\n"
-    "specific pmix plugin versions available: pmix_v4\n"
+    "MPI plugin types are...\n\tpmi2\n\tcray_shasta\n\tpmix\n\tnone\nspecific pmix plugin versions available: pmix_v4\n"
 )
 
 
@@ -187,12 +184,7 @@ def test_a_shown_profile_has_units_and_is_read_back_as_it_was(capsys: pytest.Cap
         assert config.load_profile("./shown.yaml") == config.load_profile(name)
     cli.main(["profiles", "show", "h200-8"])
     shown = capsys.readouterr().out
-    for value in (
-        "memory: 143771MiB",
-        "nvlink_speed: 26.562 GB/s",
-        "power_limit: 700.0  # watts",
-        "size: 16GiB",
-    ):
+    for value in ("memory: 143771MiB", "nvlink_speed: 26.562 GB/s", "power_limit: 700.0  # watts", "size: 16GiB"):
         assert f"  {value}\n" in shown
     assert cli.main(["profiles"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
@@ -236,9 +228,7 @@ def test_without_slurm_sandbox_the_command_says_how_to_install_it(
     assert "the sandbox is not installed" in capsys.readouterr().err
 
 
-def test_interrupt_has_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupt_has_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> str:
         raise KeyboardInterrupt
 

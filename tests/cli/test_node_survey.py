@@ -40,9 +40,7 @@ class FakeFleet:
 
     def ask(self, command: str, *, timeout: float) -> dict[str, Answer]:
         return {
-            node: Answer(node, None, problem="node lost")
-            if node in self.lost
-            else Answer(node, 0, command.encode())
+            node: Answer(node, None, problem="node lost") if node in self.lost else Answer(node, 0, command.encode())
             for node in self.nodes
         }
 
@@ -61,10 +59,7 @@ class FakeFleet:
 
 def cluster(**more: Any) -> Cluster:
     generic = load_profile("generic")
-    groups = (
-        Group(nodes="gpu[01-03]", profile=generic),
-        Group(nodes="cpu1", profile=generic, partition="cpu"),
-    )
+    groups = (Group(nodes="gpu[01-03]", profile=generic), Group(nodes="cpu1", profile=generic, partition="cpu"))
     return Cluster(name="lab", groups=groups, **more)
 
 
@@ -96,10 +91,7 @@ def test_nodes_are_queried_in_small_allocations(requested: list[AllocationReques
     printed: list[str] = []
     found = survey(cluster(slurm={"partition": "batch"}), None, KNOWN, printed.append)
     asked = [(one.nodes, one.partition, one.exclusive, one.gpus_per_node, one.time) for one in requested]
-    assert asked == [
-        (("gpu01", "gpu02"), "batch", False, None, 300.0),
-        (("cpu1",), "cpu", False, None, 300.0),
-    ]
+    assert asked == [(("gpu01", "gpu02"), "batch", False, None, 300.0), (("cpu1",), "cpu", False, None, 300.0)]
     assert found.pmi == KNOWN.pmi
     assert found.groups == (("gpu01",), ("cpu1",))
     assert found.in_step

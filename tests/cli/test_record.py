@@ -34,9 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def gpucluster(
-    tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, list[str]]]:
+def gpucluster(tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, list[str]]]:
     def run(*words: str, source: Path = root) -> tuple[int, list[str]]:
         names = {"KEY": str(tmp_path / "key"), "SIGNERS": str(tmp_path / "signers")}
         status = cli.main([*(names.get(word, word) for word in words), str(source)])
@@ -88,10 +86,7 @@ def test_a_change_after_the_signature_is_found(
         path.write_bytes(whole)
     assert gpucluster(*VERIFY)[0] == 0
     (root / "steps" / "2.log").touch()
-    assert gpucluster(*VERIFY) == (
-        1,
-        ["gpucluster: error: steps/2.log: SHA256SUMS does not list it: it was added"],
-    )
+    assert gpucluster(*VERIFY) == (1, ["gpucluster: error: steps/2.log: SHA256SUMS does not list it: it was added"])
 
 
 def test_a_signature_holds_for_its_own_folder_only(
@@ -114,10 +109,7 @@ def test_a_signature_holds_for_its_own_folder_only(
 
 
 def test_who_may_sign_is_stated_by_a_file_outside_of_the_folder(
-    gpucluster: Callable[..., tuple[int, list[str]]],
-    root: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    gpucluster: Callable[..., tuple[int, list[str]]], root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def why(*words: str) -> str:
         capsys.readouterr()

@@ -203,9 +203,7 @@ def test_a_report_that_differs_is_not_signed(root: Path, name: str, before: str,
 def test_a_page_is_compared_with_all_that_its_log_states_of_earlier_runs(root: Path) -> None:
     values: dict[str, Any] = {"last_good": 3000.0, "previous": 2990.0, "values": (3001.0, None, 2990.0, 9.0)}
     rows = [
-        Compared(
-            node, Metric("bandwidth", 9.0, "GB/s", "GPU 4"), worse=node == "gpu02", note="a" * 99, **values
-        )
+        Compared(node, Metric("bandwidth", 9.0, "GB/s", "GPU 4"), worse=node == "gpu02", note="a" * 99, **values)
         for node in ("gpu01", "gpu02")
     ]
     shown = ShownComparison("history.db", tuple(rows), last_good="x", previous="y", runs=5, note="z")
@@ -240,14 +238,8 @@ def test_a_page_is_the_same_in_each_time_zone(root: Path, monkeypatch: pytest.Mo
         (lambda path: path.symlink_to("steps/1.log"), "x: is a link; a signed folder has none"),
         (lambda path: os.mkfifo(path), "x: is neither a plain file nor a folder"),
         (lambda path: path.with_name("x\ny").touch(), ": the name of a file has control characters: 'x\\ny'"),
-        (
-            lambda path: path.with_name("x\\y").touch(),
-            ": the name of a file has control characters: 'x\\\\y'",
-        ),
-        (
-            lambda path: os.close(os.open(bytes(path) + b"\xff", os.O_CREAT)),
-            ": the name of a file has control",
-        ),
+        (lambda path: path.with_name("x\\y").touch(), ": the name of a file has control characters: 'x\\\\y'"),
+        (lambda path: os.close(os.open(bytes(path) + b"\xff", os.O_CREAT)), ": the name of a file has control"),
     ],
 )
 def test_a_link_or_a_special_file_is_not_signed(root: Path, make: Callable[[Path], object], why: str) -> None:
@@ -473,10 +465,7 @@ def test_a_campaign_that_tested_nothing_is_not_signed(campaign: ACampaign) -> No
     edits: list[dict[str, Any]] = [{"kinds": [], "groups": []}, {"kinds": [], "groups": [], "nodes": []}]
     for edit in edits:
         campaign.state(fit, partial(updated, fields=edit))
-        assert (
-            refused(campaign.root)
-            == "campaign.json: it has no node or no suite, or two groups have the same log"
-        )
+        assert refused(campaign.root) == "campaign.json: it has no node or no suite, or two groups have the same log"
 
 
 def test_a_log_that_is_missing_doubled_or_strange_is_named(campaign: ACampaign) -> None:
@@ -505,10 +494,7 @@ def test_a_failure_is_excused_only_by_a_later_group_that_passed(tmp_path: Path) 
     with contextlib.closing(made.store):
         for edit in (partial(of_third, left=["gpu02"]), partial(of_third, outcomes={})):
             made.state(fit, edit)
-            assert (
-                refused(made.root)
-                == "campaign.json: leaves out a failure after which no group has passed the node"
-            )
+            assert refused(made.root) == "campaign.json: leaves out a failure after which no group has passed the node"
 
 
 def test_a_group_that_was_killed_before_its_first_result_proves_nothing(tmp_path: Path) -> None:
@@ -525,7 +511,4 @@ def test_a_group_that_was_killed_before_its_first_result_proves_nothing(tmp_path
         assert "is the log of no group" in refused(made.root)  # it has a result
         (made.root / "000001" / "output.txt").write_text("")
         without(log, '"event": "result"', '"event": "finish"')
-        assert (
-            assess(Files(made.root, sums_of(made.root))).verdict
-            == "NOT COMPLETE, 1 of 2 nodes fit, judged by gpu"
-        )
+        assert assess(Files(made.root, sums_of(made.root))).verdict == "NOT COMPLETE, 1 of 2 nodes fit, judged by gpu"

@@ -42,9 +42,7 @@ class Held(NamedTuple):
 class Site:
     """A Slurm whose steps print `said[label of the image or python]`; an exception is raised."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, printed: dict[str, Any], *, idle: bool = True
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, printed: dict[str, Any], *, idle: bool = True) -> None:
         self.said = printed
         self.asked: list[StepRequest] = []
         self.held: list[tuple[str, float]] = []
@@ -60,9 +58,7 @@ class Site:
         """Close the connection."""
 
     @contextlib.contextmanager
-    def hold(
-        self, _cluster: Any, _slurm: Any, _group: Any, node: str, _say: Any, *, seconds: float
-    ) -> Iterator[Any]:
+    def hold(self, _cluster: Any, _slurm: Any, _group: Any, node: str, _say: Any, *, seconds: float) -> Iterator[Any]:
         self.held.append((node, seconds))
         yield Held((node,))
 
@@ -106,9 +102,7 @@ def test_each_environment_is_tried_once_in_one_job(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("profile", ["h200-8", "sandbox-h200"])
-def test_only_a_simulated_burn_in_needs_no_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
-) -> None:
+def test_only_a_simulated_burn_in_needs_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
     Site(monkeypatch, {"": BARE})
     monkeypatch.setattr(f"{__name__}.FILE", FILE.replace("h200-8", profile))
     burnin = tried(tmp_path, "burnin: {}\n")[0]["burnin"]

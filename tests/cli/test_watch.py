@@ -45,10 +45,7 @@ def test_a_log_that_grows_is_followed_to_its_end(
 
 def test_with_none_running_the_newest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also a killed one: no process holds the lock of its log."""
-    for name, more in (
-        ("20261126T020000-9", result("gpu01")),
-        ("20261127T020000-1", result("gpu02", "failed")),
-    ):
+    for name, more in (("20261126T020000-9", result("gpu01")), ("20261127T020000-1", result("gpu02", "failed"))):
         (tmp_path / name).mkdir()
         text = "".join(json.dumps(one) + "\n" for one in [*BEGUN, more])
         (tmp_path / name / "events.jsonl").write_text(text)

@@ -11,14 +11,7 @@ from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
 from pytest_gpucluster.suites.ddp.config import DdpConfig
 
-PLAIN = {
-    "HOME": "/root",
-    "PATH": "/bin",
-    "LANG": "C",
-    "VIRTUAL_ENV": "/v",
-    "SLURM_CONF": "/x",
-    "TERM": "xterm",
-}
+PLAIN = {"HOME": "/root", "PATH": "/bin", "LANG": "C", "VIRTUAL_ENV": "/v", "SLURM_CONF": "/x", "TERM": "xterm"}
 MINE = {
     "RANK": "0",
     "http_proxy": "http://me:secret@proxy",
@@ -32,10 +25,7 @@ MINE = {
 def test_variables_that_matter_are_named_without_their_values() -> None:
     names = unpassed(a_cluster(), {**PLAIN, **MINE})
     assert names == sorted(MINE)
-    assert (
-        "sets NCCL_DEBUG, PYTHONPATH, RANK, ROCR_VISIBLE_DEVICES, SLURM_* (4), http_proxy, which"
-        in sentence(names)
-    )
+    assert "sets NCCL_DEBUG, PYTHONPATH, RANK, ROCR_VISIBLE_DEVICES, SLURM_* (4), http_proxy, which" in sentence(names)
     assert "secret" not in sentence(names)
     assert folded(["NCCL_A", "NCCL_B", "NCCL_C"]) == ["NCCL_A", "NCCL_B", "NCCL_C"]
     assert sentence([]) == ""

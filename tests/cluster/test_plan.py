@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.cluster.plan import (
-    Plan,
-    Problem,
-    ProblemKind,
-    Selection,
-    judge_node,
-    make_plan,
-    shares,
-)
+from pytest_gpucluster.cluster.plan import Plan, Problem, ProblemKind, Selection, judge_node, make_plan, shares
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.config.models import Cluster, Group, Profile, SlurmConfig

@@ -163,8 +163,7 @@ def test_a_job_is_no_longer_than_its_partition_allows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "words"),
-    [(3.125, "1 Ethernet at 100 Gb/s; 1 Ethernet at 25 Gb/s"), (12.5, "2 Ethernet at 100 Gb/s")],
+    ("second", "words"), [(3.125, "1 Ethernet at 100 Gb/s; 1 Ethernet at 25 Gb/s"), (12.5, "2 Ethernet at 100 Gb/s")]
 )
 def test_ethernet_and_unusual_settings_are_not_demanded(tmp_path: Path, second: float, words: str) -> None:
     ports, settings = (("Ethernet", 12.5), ("Ethernet", second)), {"ecc": False, "mig": None}
@@ -230,10 +229,7 @@ def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp
     with_rdma, cluster = drafted(tmp_path, nodes, survey=replace(known, software={"a1": perftest}))
     sections = cluster
     assert sections.rdma is not None
-    assert (
-        "# ibfabric: {}  # needs access to /dev/infiniband/umad* (sudo: true); ibnetdiscover is not on"
-        in with_rdma
-    )
+    assert "# ibfabric: {}  # needs access to /dev/infiniband/umad* (sudo: true); ibnetdiscover is not on" in with_rdma
     assert "needs two nodes; partition b has one" in drafted(tmp_path, [nodes[0]], survey=known)[0]
     shared, _ = drafted(tmp_path, nodes, survey=replace(known, share_host=True))
     assert "several nodes of Slurm are one machine" in shared
@@ -255,8 +251,7 @@ def test_notes_are_valid_themselves_odd_names_stay_and_simulated_gpus_are_called
     text = draft("p", [DraftNode("a")], origin="sinfo")
     start = text.index("# environments:")
     notes = "\n".join(
-        line.removeprefix("# ").removeprefix("#")
-        for line in text[start : text.index("# What a run")].splitlines()
+        line.removeprefix("# ").removeprefix("#") for line in text[start : text.index("# What a run")].splitlines()
     )
     assert loaded(text[:start] + notes, tmp_path).environments["default"].modules == ("cuda",)
 

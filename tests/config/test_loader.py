@@ -169,9 +169,7 @@ def refused(file: Path, *changes: str) -> str:
 def test_a_value_is_replaced_as_if_the_file_had_it(file: Path) -> None:
     slurm = changed(file, "slurm.partition=debug", "slurm.time=90m", "slurm.account=ops").slurm
     assert (slurm.partition, slurm.time, slurm.account, slurm.reservation) == ("debug", 5400, "ops", "maint")
-    more = changed(
-        file, "slurm.reservation=null", "drain.max=3", "reports.keep=4", "reports.keep=5", "required=[]"
-    )
+    more = changed(file, "slurm.reservation=null", "drain.max=3", "reports.keep=4", "reports.keep=5", "required=[]")
     assert (more.slurm.reservation, more.drain.max, more.reports.keep) == (None, "3", 5)
     assert (more.required, more.warnings) == ((), ())  # the empty list of a change is meant
     typed = changed(file, "settings.least=300", "settings.name='300'", "settings.on=true")
@@ -248,7 +246,9 @@ environments:
 not_applicable: {os.lsm: none here}
 settings: {answer: 42}
 """
-HOSTS = "[slurm-node]\ngpu[01:04] ansible_host=10.0.0.1\n[slurm-node:vars]\nansible_user=root\n[all:children]\nslurm-node\n"
+HOSTS = (
+    "[slurm-node]\ngpu[01:04] ansible_host=10.0.0.1\n[slurm-node:vars]\nansible_user=root\n[all:children]\nslurm-node\n"
+)
 # beside those of test_models.py
 HOSTILE: dict[str, bytes] = {
     "cyclic merge": b"nodes: gpu01\nslurm: &s {<<: *s}\n",
@@ -335,9 +335,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-KEYS = sorted(
-    set(re.findall(r"\b([a-z_]+):", GOOD)) | {"groups", "required", "nccl", "burnin", "transport", "ssh"}
-)
+KEYS = sorted(set(re.findall(r"\b([a-z_]+):", GOOD)) | {"groups", "required", "nccl", "burnin", "transport", "ssh"})
 
 
 def test_values_of_any_type_are_read_or_one_line(tmp_path: Path) -> None:

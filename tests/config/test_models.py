@@ -132,19 +132,14 @@ settings: {number: 3, switch: true, text: no, date: 2024-01-01, ratio: 1.5e3, qu
 
 
 def test_anchors_and_merge_keys_work(load: Callable[[str | bytes], Cluster]) -> None:
-    cluster = load(
-        "nodes: a\nenvironments:\n  one: &one {python: py1, mpi: pmix}\n  two: {<<: *one, python: py2}\n"
-    )
+    cluster = load("nodes: a\nenvironments:\n  one: &one {python: py1, mpi: pmix}\n  two: {<<: *one, python: py2}\n")
     assert (cluster.environments["two"].python, cluster.environments["two"].mpi) == ("py2", "pmix")
-    text = (
-        "nodes: a\nenvironments:\n  one: &one {mpi: x}\n  two:\n    <<: *one\n    mpi: [y]\n"  # its own line
-    )
+    text = "nodes: a\nenvironments:\n  one: &one {mpi: x}\n  two:\n    <<: *one\n    mpi: [y]\n"  # its own line
     assert problem(load, text).startswith("prod.yaml:6: environments.two.mpi: must be text, not a list")
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{key}: &{key} [{','.join([f'*{below}'] * 10)}]\n"
-    for below, key in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{key}: &{key} [{','.join([f'*{below}'] * 10)}]\n" for below, key in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 WRONG: dict[str, tuple[str | bytes, str]] = {
@@ -163,10 +158,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         "nodes: a\nos:\n  mounts:\n    - path: /x\n      fstyp: nfs\n",
         ":5: os.mounts[0].fstyp: unknown key; did you mean 'fstype'?",
     ),
-    "profile without GPU name": (
-        "nodes: a\nprofile:\n gpu: {count: 4}\n",
-        ":3: profile.gpu.name: is missing",
-    ),
+    "profile without GPU name": ("nodes: a\nprofile:\n gpu: {count: 4}\n", ":3: profile.gpu.name: is missing"),
     "wrong type": ("nodes: a\nsudo: maybe\n", ":2: sudo: must be true or false, not 'maybe'"),
     "choice": (
         "nodes: a\nslurm: {scheduler: slrm}\n",
@@ -185,20 +177,11 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         "nodes: a\nisolation: {cpus: true}\n",
         ":2: isolation.cpus: unknown key; it is a check: name it under 'required' or 'not_applicable'",
     ),
-    "duplicate key": (
-        "nodes: a\nsudo: true\nnodes: b\n",
-        ":3: nodes: this key is given twice, first on line 1",
-    ),
+    "duplicate key": ("nodes: a\nsudo: true\nnodes: b\n", ":3: nodes: this key is given twice, first on line 1"),
     "tab": ("slurm:\n\tpartition: x\n", ":2: a tab stands where YAML wants spaces"),
     "no nodes": ("description: x\n", ":1: names no nodes: write"),
-    "nodes and groups": (
-        "nodes: a\ngroups: [{nodes: b}]\n",
-        ":2: groups: 'nodes' at the top is for a single",
-    ),
-    "node twice": (
-        "groups:\n - nodes: a[1-3]\n - nodes: a3\n",
-        ":3: groups[1].nodes: a3 is in groups[0] already",
-    ),
+    "nodes and groups": ("nodes: a\ngroups: [{nodes: b}]\n", ":2: groups: 'nodes' at the top is for a single"),
+    "node twice": ("groups:\n - nodes: a[1-3]\n - nodes: a3\n", ":3: groups[1].nodes: a3 is in groups[0] already"),
     "bad hostlist": ("nodes: gpu[1\n", ":1: nodes: not a hostlist: 'gpu[1'"),
     "too large": ("# " + "x" * 2**20, ": is larger than 512 KiB"),
     "two documents": ("nodes: a\n---\nnodes: b\n", ":2: a second document starts here"),
@@ -265,10 +248,7 @@ def test_examples_load_and_fit_the_schema() -> None:
         loaded = config.load_cluster(path)
         assert (loaded.name, loaded.warnings) == (path.stem, ())
         VALIDATOR.validate(yaml.safe_load(path.read_text()))
-    for text in (
-        "environments: {x: {exports: {A: 1}}}",
-        "profile: {extends: h200-8, gpu: {driver: 580, count: 4}}",
-    ):
+    for text in ("environments: {x: {exports: {A: 1}}}", "profile: {extends: h200-8, gpu: {driver: 580, count: 4}}"):
         VALIDATOR.validate(yaml.safe_load(f"nodes: a\n{text}"))  # text needs no quotes
 
 
@@ -286,7 +266,7 @@ def test_a_check_is_stated_by_the_patterns_of_the_file(tmp_path: Path) -> None:
 PLAIN = Profile(name="plain", description="of a test", source="none")
 TEXTS = {"--time": "time_limit"}  # {option: its attribute}
 NAMES = """
-nodes exclude-nodes profile report-dir baseline history burnin-time burnin-resume campaign campaign-time campaign-window
+nodes exclude-nodes profile report-dir history baseline until burnin-time burnin-resume campaign campaign-time campaign-window
 budget max-nodes-at-once untested-for
 """
 TEXTS |= {f"--{name}": name.replace("-", "_") for name in NAMES.split()}
@@ -338,10 +318,7 @@ def test_a_file_whose_nodes_slurm_does_not_know_is_refused() -> None:
     [
         ({"matrix": {"expected": {"srun-mpi": "why", "srun_mpi": "why"}}}, "did you mean 'srun-mpi'"),
         ({"matrix": {"expected": {"zz": "why"}}}, "the cells are mpirun-cpu, mpirun-gpu, "),
-        (
-            {"os": {"limits": {"nofile": "1024", "memlok": "unlimited"}}},
-            r"os\.limits: unknown limit 'memlok'",
-        ),
+        ({"os": {"limits": {"nofile": "1024", "memlok": "unlimited"}}}, r"os\.limits: unknown limit 'memlok'"),
         ({"nccl": {"command": "all_reduce_perf -f 1"}}, "-f must be a number"),
     ],
 )

@@ -34,10 +34,7 @@ def cluster(
     plain = Profile(name="plain", description="of a test", source="none", **profile)
     groups = (Group(nodes="gpu01", profile=plain),)
     return Cluster(
-        name=name,
-        groups=groups,
-        required=tuple(required),
-        not_applicable=dict.fromkeys(not_applicable, "why"),
+        name=name, groups=groups, required=tuple(required), not_applicable=dict.fromkeys(not_applicable, "why")
     )
 
 
@@ -50,9 +47,7 @@ class Registry:
         self.plugins.append(plugin)
 
 
-def run_of(
-    root: Path, *args: str, source: pytest.Config.ArgsSource = SOURCE.ARGS
-) -> tuple[Any, list[AfterCollection]]:
+def run_of(root: Path, *args: str, source: pytest.Config.ArgsSource = SOURCE.ARGS) -> tuple[Any, list[AfterCollection]]:
     """Return what a check needs of pytest's configuration, and the plugins that it registers."""
     registry = Registry()
     found: Any = FakeConfig(args=list(args), folder=root)

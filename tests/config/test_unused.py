@@ -73,10 +73,7 @@ def test_used_and_meant_values_are_no_warning(tmp_path: Path, text: str) -> None
     ("text", "problem"),
     [
         ("mpi:", "2: mpi: has no value, so the suite stays off: write `mpi: {}`, or remove the key"),
-        (
-            "environments: {none: {}}",
-            "2: environments: the name 'none' means no environment: use another name",
-        ),
+        ("environments: {none: {}}", "2: environments: the name 'none' means no environment: use another name"),
         ("ray: {environment: x}", "2: ray.environment: no environment is called 'x'; there are: none"),
     ],
 )

@@ -146,9 +146,7 @@ def test_no_transformation_makes_a_repair_of_a_verdict_without_the_sentence(acti
 
 
 def test_another_cause_of_the_whole_failure_has_one_action_for_all_findings() -> None:
-    verdict = concluded(
-        Finding("GPU 0", "1", "2", Action.VENDOR, code="memory"), Finding("1", "1", "2", code="memory")
-    )
+    verdict = concluded(Finding("GPU 0", "1", "2", Action.VENDOR, code="memory"), Finding("1", "1", "2", code="memory"))
     plain = tuple(replace(finding, action=None) for finding in verdict.findings)
     other = with_contention(verdict, "python3 (pid 7)")
     assert (other.action, other.findings) == (Action.MONITOR, plain)
@@ -182,14 +180,10 @@ def test_software_that_keeps_cuda_away_drains_nobody(words: str, kind: str) -> N
         assert with_software_cause(other) is other
 
 
-def of_allocation(
-    outcome: Outcome, *, part: str = "", action: Action = Action.MONITOR, reason: str = ""
-) -> Verdict:
+def of_allocation(outcome: Outcome, *, part: str = "", action: Action = Action.MONITOR, reason: str = "") -> Verdict:
     found = (Finding(part, "1", "2"),) if part else ()
     advisory, told = Advisory(part, "odd", "usual"), (f"cause {part}", f"hint {part}")
-    made = Verdict(
-        "x.y", outcome, found, (METRIC,), reason, *told, action, (advisory,), never_healthy=SENTENCE
-    )
+    made = Verdict("x.y", outcome, found, (METRIC,), reason, *told, action, (advisory,), never_healthy=SENTENCE)
     return replace(made, remarks=(Remark(part),))
 
 
@@ -215,10 +209,7 @@ def test_findings_of_all_allocations_keep_the_action_of_their_own() -> None:
     mild = of_allocation(Outcome.FAILED, part="a")
     hard = of_allocation(Outcome.FAILED, part="b", action=Action.DRAIN)
     found = combined([mild, hard, of_allocation(Outcome.PASSED)])
-    assert [(str(it.part), it.action) for it in found.findings] == [
-        ("a", Action.MONITOR),
-        ("b", Action.DRAIN),
-    ]
+    assert [(str(it.part), it.action) for it in found.findings] == [("a", Action.MONITOR), ("b", Action.DRAIN)]
     assert (found.action, found.cause, found.hint) == (Action.DRAIN, "cause b", "hint b")
     own = replace(mild, findings=(Finding("c", "bad", "good", Action.REBOOT),))
     assert [it.action for it in combined([own, hard]).findings] == [Action.REBOOT, Action.DRAIN]
@@ -288,9 +279,7 @@ def test_a_warning_is_sanitised_and_redacted_as_a_finding_is() -> None:
     record = Record("gpu", "gpu.x", "gpu01")
     record.add(concluded(Advisory(hostile, hostile, hostile), Finding(hostile, hostile, hostile)))
     (verdict,) = record.as_dict()["verdicts"]
-    assert verdict["advisories"] == [
-        {"code": "", "part": {"name": clean}, "measured": clean, "expected": clean}
-    ]
+    assert verdict["advisories"] == [{"code": "", "part": {"name": clean}, "measured": clean, "expected": clean}]
     assert verdict["findings"] == verdict["advisories"]
 
 

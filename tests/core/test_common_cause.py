@@ -32,9 +32,7 @@ def limits(node: str, value: int = 1024, setting: str = "os.limits") -> NodeFind
     return finding(node, named("setting", "nofile"), str(value), "at least 65536", "monitor", setting)
 
 
-def found(
-    seen: list[NodeFinding], judged: tuple[str, ...] = SIX, **places: Place
-) -> list[tuple[str, tuple[str, ...]]]:
+def found(seen: list[NodeFinding], judged: tuple[str, ...] = SIX, **places: Place) -> list[tuple[str, tuple[str, ...]]]:
     return [(it.where, tuple(it.nodes)) for it in common_findings("x.y", seen, judged, places or HERE)]
 
 
@@ -82,11 +80,7 @@ def test_nodes_that_miss_a_setting_by_different_values_miss_the_same_setting(
         ((GPUS, 7, 8, "count"), (GPUS, 9, 8, "count"), False),
         ((GPUS, 7, 8, "count"), (GPUS, 8, 8, "count"), False),
         ((gpu(3), "Xid 79", "", "xid_79"), (gpu(3), "Xid 48", "", "xid_48"), False),
-        (
-            (named("mount", "/tmp"), "gpu01: a", "b", "x"),
-            (named("mount", "/tmp"), "gpu02: c", "d", "x"),
-            True,
-        ),
+        ((named("mount", "/tmp"), "gpu01: a", "b", "x"), (named("mount", "/tmp"), "gpu02: c", "d", "x"), True),
         ((named("mount", "/tmp"), "noexec", "", "x"), (named("mount", "/raid"), "noexec", "", "x"), False),
         ((port("mlx5_0", 1), "25 Gb/s", "50", "x"), (port("mlx5_7", 1), "12.5 Gb/s", "50", "x"), True),
         ((port("mlx5_0", 1), "down", "", "x"), (Part("adapter", name="mlx5_0"), "down", "", "x"), False),

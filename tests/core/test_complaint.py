@@ -42,10 +42,7 @@ THROWN = """\
             SIGNAL,
             "[gpu01:12] *** Process received signal *** / Signal: Segmentation fault (11) / Failing at address: 0x8",
         ),
-        (
-            NCCL,
-            "gpu02:12:34 [1] transport/net_ib.cc:1234 NCCL WARN NET/IB : Got completion from peer with status=12",
-        ),
+        (NCCL, "gpu02:12:34 [1] transport/net_ib.cc:1234 NCCL WARN NET/IB : Got completion from peer with status=12"),
         (
             THROWN,
             "terminate called after throwing an instance of 'std::runtime_error' / what():  cannot open topology file",

@@ -6,14 +6,7 @@ import pytest
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric
 from pytest_gpucluster.core.errors import NotAvailable
-from pytest_gpucluster.core.fault_rules import (
-    SETTLED,
-    Allowance,
-    Situation,
-    floor,
-    unless_it_works,
-    unless_unsettled,
-)
+from pytest_gpucluster.core.fault_rules import SETTLED, Allowance, Situation, floor, unless_it_works, unless_unsettled
 from pytest_gpucluster.core.finding import Quantity
 
 DAY = 86400.0
@@ -26,10 +19,7 @@ def test_errors_are_judged_per_time_of_their_source() -> None:
     assert list(CRC.judge("GPU 1", 143, 22 * DAY, "CRC errors")) == []
     assert list(CRC.judge("GPU 1", 250, 2)) == [
         Finding(
-            "GPU 1",
-            Quantity(250, "errors", "250 errors in 2 s"),
-            "at most 100 per 1 s (DCGM)",
-            code="too_many_errors",
+            "GPU 1", Quantity(250, "errors", "250 errors in 2 s"), "at most 100 per 1 s (DCGM)", code="too_many_errors"
         )
     ]
     assert list(HOURLY.judge("mlx5_0", 400, 8 * 3600)) == []

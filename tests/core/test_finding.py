@@ -40,9 +40,7 @@ def test_a_bare_number_is_no_measure(kind: Any) -> None:
 
 def test_keys_of_the_log_stay_in_their_order() -> None:
     assert list(Metric("a", 1, "W").as_dict()) == ["name", "value", "unit", "part", "detail", "better"]
-    found = Finding(
-        nvlink(7, Part("gpu", serial="1", model="H")), Quantity(25, "GB/s"), Quote("a\x1b\nb"), code="slow"
-    )
+    found = Finding(nvlink(7, Part("gpu", serial="1", model="H")), Quantity(25, "GB/s"), Quote("a\x1b\nb"), code="slow")
     assert found.as_dict() == {
         "code": "slow",
         "part": {"kind": "nvlink", "index": 7, "of": {"kind": "gpu", "serial": "1", "model": "H"}},
@@ -52,9 +50,7 @@ def test_keys_of_the_log_stay_in_their_order() -> None:
 
 
 def test_a_changed_text_changes_nothing_that_decides() -> None:
-    found = Finding(
-        Part("disk", name="a", model="x"), Quantity(1, text="one"), Quantity(2), Action.DRAIN, "x", "slow"
-    )
+    found = Finding(Part("disk", name="a", model="x"), Quantity(1, text="one"), Quantity(2), Action.DRAIN, "x", "slow")
     other = mapped(found, str.upper)
     assert other.words == "A (X): measured ONE, expected 2"
     assert (other.code, other.relation, other.action, other.setting) == ("slow", "<", Action.DRAIN, "x")
@@ -64,9 +60,7 @@ SECONDS, MILLISECONDS = Quantity(1, "s"), Quantity(2, "ms")
 
 
 @pytest.mark.parametrize("kind", [Finding, Advisory])
-@pytest.mark.parametrize(
-    "odd", [(7, "8"), (SECONDS, MILLISECONDS), ("1", "2", "Un-Known"), ("1", "2", "a b")]
-)
+@pytest.mark.parametrize("odd", [(7, "8"), (SECONDS, MILLISECONDS), ("1", "2", "Un-Known"), ("1", "2", "a b")])
 def test_what_no_program_can_decide_by_is_refused_and_read_as_words(kind: Any, odd: Any) -> None:
     measured, expected, code = (*odd, "")[:3]
     with pytest.raises((TypeError, ValueError), match=r"Quantity|state both in one unit|must be one word"):

@@ -74,16 +74,10 @@ def test_a_gate_and_the_command_refuse_former_names(capsys: pytest.CaptureFixtur
 
 @pytest.mark.usefixtures("former")
 def test_a_node_that_was_drained_for_a_former_check_is_judged_by_the_present_one() -> None:
-    reason, ends = (
-        DrainReason(("os.kernal", "gpu.*"), "x", "r1"),
-        {"os.drift": ["passed"], "gpu.count": ["passed"]},
-    )
+    reason, ends = (DrainReason(("os.kernal", "gpu.*"), "x", "r1"), {"os.drift": ["passed"], "gpu.count": ["passed"]})
     assert policy.why_not_passed(reason, ends, ()) == ""
     renamed = ": 'os.kernal' is now os.drift/kernel"
-    assert (
-        policy.why_not_passed(reason, {**ends, "os.drift": ["failed"]}, ())
-        == f"os.drift ended as failed{renamed}"
-    )
+    assert policy.why_not_passed(reason, {**ends, "os.drift": ["failed"]}, ()) == f"os.drift ended as failed{renamed}"
     assert policy.why_not_passed(reason, {"gpu.count": ["passed"]}, ()) == f"os.drift did not run{renamed}"
     gone = DrainReason(("old.gone",), "x", "r1")
     assert policy.why_not_passed(gone, ends, ()) == f"old.gone did not run: 'old.gone' {REMOVED.text}"
@@ -100,6 +94,4 @@ def test_former_options_are_refused_with_what_to_write_unless_another_plugin_has
     assert (run.rc, "; ".join(told) in run.err) == (4, True)
     run = run_pytest(tmp_path, *words, files={"conftest.py": OWN})
     assert (run.rc, told[1] in run.err, told[0] in run.err) == (4, True, False)
-    assert (
-        "--partition is now" not in run_pytest(tmp_path, "--partition=x").err
-    )  # without --cluster it is not ours
+    assert "--partition is now" not in run_pytest(tmp_path, "--partition=x").err  # without --cluster it is not ours

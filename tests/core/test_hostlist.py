@@ -39,10 +39,7 @@ LONG = "n" * 90
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        *(
-            (text, "not a hostlist")
-            for text in ("gpu[1", "gpu]1[", "@all", "a b", "gpu[5-1]", "../x", "$(id)")
-        ),
+        *((text, "not a hostlist") for text in ("gpu[1", "gpu]1[", "@all", "a b", "gpu[5-1]", "../x", "$(id)")),
         *((text, "hostlist") for text in ("gpu01;reboot", "--help", ".hidden", f"{LONG};", f"{LONG}[1")),
         ("gpu" + "7" * 33 + "[1-20],l", "more than 18 digits"),
         (LONG + "7" * 19, "more than 18 digits"),

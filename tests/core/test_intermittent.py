@@ -16,9 +16,7 @@ FLEETS = [SlowCount(*it) for it in ((0, 40), (12, 4000), (300, 500), (9, 9))]
 
 def binomial(least: int, trials: int, share: Fraction) -> Fraction:
     chosen = range(least, trials + 1)
-    return sum(
-        (math.comb(trials, at) * share**at * (1 - share) ** (trials - at) for at in chosen), Fraction()
-    )
+    return sum((math.comb(trials, at) * share**at * (1 - share) ** (trials - at) for at in chosen), Fraction())
 
 
 def fisher(part: SlowCount, fleet: SlowCount, odds: int) -> Fraction:
@@ -39,26 +37,19 @@ def test_upper_bound_and_number_of_measurements() -> None:
     assert intermittent.upper_share(SlowCount(0, 149)) == pytest.approx(1 - 0.05 ** (1 / 149))
     assert intermittent.more_needed(SlowCount(0, 0), 0.02) == 149  # rule of three: 3 / 0.02 = 150
     assert intermittent.more_needed(SlowCount(0, 149), 0.02) == 0
-    assert (intermittent.upper_share(SlowCount(0, 0)), intermittent.upper_share(SlowCount(4, 4))) == (
-        1.0,
-        1.0,
-    )
+    assert (intermittent.upper_share(SlowCount(0, 0)), intermittent.upper_share(SlowCount(4, 4))) == (1.0, 1.0)
     # Clopper and Pearson, one-sided 95%: 1 of 10 -> 0.3942
     assert intermittent.upper_share(SlowCount(1, 10)) == pytest.approx(0.39416, abs=1e-5)
     needed = intermittent.more_needed(SlowCount(2, 10), 0.1)
     assert (
-        intermittent.upper_share(SlowCount(2, 10 + needed))
-        <= 0.1
-        < intermittent.upper_share(SlowCount(2, 9 + needed))
+        intermittent.upper_share(SlowCount(2, 10 + needed)) <= 0.1 < intermittent.upper_share(SlowCount(2, 9 + needed))
     )
     with pytest.raises(ValueError, match="slow 3 of 2 is no count"):
         SlowCount(3, 2)
 
 
 def test_holm_multiplies_the_smallest_by_all_and_never_falls() -> None:
-    assert intermittent.holm({"a": 0.01, "b": 0.4, "c": 0.011}) == pytest.approx(
-        {"a": 0.03, "b": 0.4, "c": 0.03}
-    )
+    assert intermittent.holm({"a": 0.01, "b": 0.4, "c": 0.011}) == pytest.approx({"a": 0.03, "b": 0.4, "c": 0.03})
 
 
 def test_three_decisions() -> None:

@@ -68,9 +68,7 @@ def test_a_fleet_of_one_and_of_none_has_nothing_to_compare_with() -> None:
 def test_a_node_that_votes_several_times_is_named_once_with_how_often() -> None:
     votes = [("gpu01", "A")] * 5 + [("gpu01", "B")] * 3 + [("gpu02", "B")]
     (found,) = norm(votes, "GPUs of this model").judge("GPU 1", "A", worse=differs)
-    assert str(found.expected).endswith(
-        "GPUs of this model; no majority: A (5) on gpu01, B (4) on gpu[01-02]"
-    )
+    assert str(found.expected).endswith("GPUs of this model; no majority: A (5) on gpu01, B (4) on gpu[01-02]")
     clear = norm([("a", 1), ("b", 2), ("c", 2), ("a", 2)], "GPUs")
     assert clear.votes == ((2, ("b", "c", "a")), (1, ("a",)))
     assert list(clear.judge("p", 1, measured="one", worse=differs)) == [
@@ -85,18 +83,16 @@ def test_only_the_faulty_direction_condemns_and_a_warning_may_name_the_other() -
     assert (lost.action, lost.measured, lost.relation) == (Action.VENDOR, Quantity(48), "<")
     assert list(usual.judge("memory", 96, worse=less)) == []
     assert list(usual.judge("memory", 96, worse=less, harmless="more")) == [
-        Advisory(
-            "memory", Quantity(96, text="96: more"), Quantity(64, text="64, as on 6 of 8 nodes"), code=DIFFERS
-        )
+        Advisory("memory", Quantity(96, text="96: more"), Quantity(64, text="64, as on 6 of 8 nodes"), code=DIFFERS)
     ]
     (named,) = usual.judge("memory", 96, worse=less, harmless="more", measured="much")
     assert str(named.measured) == "much: more"
     assert list(usual.judge("memory", 64, worse=less, harmless="more")) == []
     with pytest.raises(TypeError, match="faulty direction"):
         list(usual.judge("memory", 96, worse=differs, action=Action.VENDOR))
-    assert [
-        getattr(it, "action", None) for it in usual.judge("memory", 96, worse=differs, action=Action.MONITOR)
-    ] == [Action.MONITOR]
+    assert [getattr(it, "action", None) for it in usual.judge("memory", 96, worse=differs, action=Action.MONITOR)] == [
+        Action.MONITOR
+    ]
 
 
 def test_who_has_more_than_the_others_is_not_worse_without_a_majority_either() -> None:
@@ -119,9 +115,7 @@ def test_who_has_more_than_the_others_is_not_worse_without_a_majority_either() -
         ({}, 0.02, {}),
     ],
 )
-def test_values_near_each_other_are_one(
-    values: dict[str, float], tolerance: float, shared: dict[str, float]
-) -> None:
+def test_values_near_each_other_are_one(values: dict[str, float], tolerance: float, shared: dict[str, float]) -> None:
     assert near(values, tolerance) == shared
 
 
@@ -136,9 +130,7 @@ def test_values_near_each_other_are_one(
         ("ubuntu 22.04", "debian 12", True),
     ],
 )
-def test_an_older_version_and_a_version_of_another_kind_deviate(
-    mine: str, theirs: str, *, expected: bool
-) -> None:
+def test_an_older_version_and_a_version_of_another_kind_deviate(mine: str, theirs: str, *, expected: bool) -> None:
     assert older(mine, theirs) is expected
 
 

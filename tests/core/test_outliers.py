@@ -64,9 +64,7 @@ def test_a_fleet_of_two_speeds(values: tuple[float, ...], halves: Halves | None)
     assert (found is None) is (halves is None)
     if found and halves:
         assert (found.slow, found.fast) == (halves.slow, halves.fast)
-        assert (found.slow_median, found.fast_median) == pytest.approx(
-            (halves.slow_median, halves.fast_median)
-        )
+        assert (found.slow_median, found.fast_median) == pytest.approx((halves.slow_median, halves.fast_median))
 
 
 def test_the_gap_between_two_speeds_is_measured_by_the_number_of_values() -> None:

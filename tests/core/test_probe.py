@@ -63,7 +63,5 @@ def test_whatever_a_reader_raises_is_an_error_of_the_probe_that_names_it(raised:
     def read_half(answer: Answer) -> None:
         raise raised
 
-    with pytest.raises(
-        ProbeError, match=r"half: the output is not understood: .* in read_half \(test_probe.py:\d+\)"
-    ):
+    with pytest.raises(ProbeError, match=r"half: the output is not understood: .* in read_half \(test_probe.py:\d+\)"):
         Probe("half", "true", read_half).parse(Answer("n", 0, b"1"))

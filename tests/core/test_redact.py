@@ -130,10 +130,7 @@ def test_no_message_of_a_suite_looks_like_a_secret() -> None:
         (f'{{\\\\\\"password\\\\\\": \\\\\\"{S}\\\\\\"}}', f'{{\\\\\\"password\\\\\\": {R}}}'),
         # a log in colours (structlog, rich): name and value are coloured apart
         (f"{ESC}[36mapi_token{ESC}[0m={ESC}[35m{S}{ESC}[0m n=1", f"{ESC}[36mapi_token{ESC}[0m={R} n=1"),
-        (
-            f'{ESC}[1;36m"api_token"{ESC}[0m: {ESC}[35m"{S} {S}"{ESC}[0m',
-            f'{ESC}[1;36m"api_token"{ESC}[0m: {R}{ESC}[0m',
-        ),
+        (f'{ESC}[1;36m"api_token"{ESC}[0m: {ESC}[35m"{S} {S}"{ESC}[0m', f'{ESC}[1;36m"api_token"{ESC}[0m: {R}{ESC}[0m'),
         # options
         (f"curl --token   '{S} {S}' x", f"curl --token   {R} x"),
         ("x --token true", "x --token true"),
@@ -313,14 +310,8 @@ def test_words_of_a_command(argv: list[str], expected: list[str]) -> None:
             {"tokens": 5, "token": 2.5, "secret": None, "auth_key": False},
         ),
         ({"password": [S, ("x", S)]}, {"password": [R, [R, R]]}),
-        (
-            {"a": {"b": {"my_secret": S, "c": f"x://u:{S}@h"}}},
-            {"a": {"b": {"my_secret": R, "c": f"x://u:{R}@h"}}},
-        ),
-        (
-            {f"A_TOKEN={S}": 1, f"x://u:{S}@h": [f"B_KEY={S}"]},
-            {f"A_TOKEN={R}": 1, f"x://u:{R}@h": [f"B_KEY={R}"]},
-        ),
+        ({"a": {"b": {"my_secret": S, "c": f"x://u:{S}@h"}}}, {"a": {"b": {"my_secret": R, "c": f"x://u:{R}@h"}}}),
+        ({f"A_TOKEN={S}": 1, f"x://u:{S}@h": [f"B_KEY={S}"]}, {f"A_TOKEN={R}": 1, f"x://u:{R}@h": [f"B_KEY={R}"]}),
         ({3: S, None: S, ("password",): "x"}, {3: S, None: S, ("password",): "x"}),
         ({"password": "true story"}, {"password": R}),
         (

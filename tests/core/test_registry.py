@@ -99,9 +99,7 @@ def test_a_part_is_imported_where_it_is_read() -> None:
 def test_markers_options_section_and_page_of_a_suite_are_like_those_of_ours(
     sandbox: Sandbox, tmp_path: Path, with_made_up: dict[str, str]
 ) -> None:
-    assert (
-        "@pytest.mark.made_up: a suite of a test" in run_pytest(tmp_path, "--markers", env=with_made_up).out
-    )
+    assert "@pytest.mark.made_up: a suite of a test" in run_pytest(tmp_path, "--markers", env=with_made_up).out
     run = run_pytest(tmp_path, "--made-up=1", env=with_made_up)
     assert "--made-up: needs --cluster" in run.err
     plain = cluster_file(sandbox, tmp_path)
@@ -124,10 +122,7 @@ SUITE = "from pytest_gpucluster.api import Suite\nSUITE = Suite(__name__, marker
         (SUITE, "unexpected keyword argument 'proofs' (/"),
         ("SUITE = 1", "must be a Suite; its SUITE is 1"),
         ("raise SystemExit(0)", "cannot be imported: 0 (/"),
-        (
-            "raise ValueError('\\x1b[2J token=ghp_0123456789abcdefghijABCDEFGHIJ012345')",
-            "cannot be imported: ",
-        ),
+        ("raise ValueError('\\x1b[2J token=ghp_0123456789abcdefghijABCDEFGHIJ012345')", "cannot be imported: "),
     ],
 )
 def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str | None, words: str) -> None:

@@ -23,9 +23,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.mark.parametrize(
-    ("kind", "suffix"), [("", ""), ("diagnostic", "1a2b3c4d"), ("", "1a2b3c4d"), ("submitit", "")]
-)
+@pytest.mark.parametrize(("kind", "suffix"), [("", ""), ("diagnostic", "1a2b3c4d"), ("", "1a2b3c4d"), ("submitit", "")])
 def test_a_name_holds_the_mark_of_its_run(kind: str, suffix: str) -> None:
     name = runmark.name_of_run(kind, suffix)
     assert name == "-".join(filter(None, ("gpucluster", kind, runmark.mark_of(os.getpid()), suffix)))
@@ -84,9 +82,7 @@ def proc(folder: Path, *, boot: str = "b", space: str = "pid:[1]", pid: int | No
 
 def test_a_place_is_one_boot_and_one_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = []
-    for number, (boot, space) in enumerate(
-        (("b", "pid:[1]"), ("b", "pid:[1]"), ("c", "pid:[1]"), ("b", "pid:[2]"))
-    ):
+    for number, (boot, space) in enumerate((("b", "pid:[1]"), ("b", "pid:[1]"), ("c", "pid:[1]"), ("b", "pid:[2]"))):
         monkeypatch.setattr(runmark, "PROC", proc(tmp_path / str(number), boot=boot, space=space))
         places.append(runmark.mark_of(os.getpid()).partition("-")[0])
     assert places[0] == places[1]

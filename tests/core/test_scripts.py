@@ -15,17 +15,10 @@ from pytest_gpucluster.core import scripts
 from pytest_gpucluster.core.scripts import script
 
 PACKAGE = Path(pytest_gpucluster.__file__).parent
-FILES = [
-    path for path in PACKAGE.rglob("*") if path.suffix in (".sh", ".awk") and "sandbox" not in path.parts
-]
+FILES = [path for path in PACKAGE.rglob("*") if path.suffix in (".sh", ".awk") and "sandbox" not in path.parts]
 SH, AWK = ([path for path in FILES if path.suffix == suffix] for suffix in (".sh", ".awk"))
 SHELLS = {"dash": ("dash",), "bash": ("bash",), "busybox": ("busybox", "sh")}
-AWKS = {
-    "mawk": ("mawk",),
-    "gawk": ("gawk",),
-    "busybox": ("busybox", "awk"),
-    "original-awk": ("original-awk",),
-}
+AWKS = {"mawk": ("mawk",), "gawk": ("gawk",), "busybox": ("busybox", "awk"), "original-awk": ("original-awk",)}
 
 
 def sent(path: Path) -> str:

@@ -110,9 +110,7 @@ def test_a_folder_inside_is_no_link_not_even_our_own(tmp_path: Path, monkeypatch
             folder.folder("a")
 
 
-def test_what_belongs_to_another_user_is_refused_on_the_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_belongs_to_another_user_is_refused_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "x").touch()
@@ -133,12 +131,8 @@ def test_what_belongs_to_another_user_is_refused_on_the_way(
         Folder(tmp_path / "roots").close()  # a folder and a link of root
 
 
-@pytest.mark.parametrize(
-    ("rights", "refused"), [(0o777, True), (0o1777, False), (0o770, False), (0o702, True)]
-)
-def test_a_folder_where_everybody_may_exchange_files_is_refused(
-    tmp_path: Path, rights: int, *, refused: bool
-) -> None:
+@pytest.mark.parametrize(("rights", "refused"), [(0o777, True), (0o1777, False), (0o770, False), (0o702, True)])
+def test_a_folder_where_everybody_may_exchange_files_is_refused(tmp_path: Path, rights: int, *, refused: bool) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a").chmod(rights)
     if refused:
@@ -229,9 +223,7 @@ def no_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("names", [1, 2], ids=["without a name", "as on NFS"])
-def test_a_write_that_is_stopped_leaves_nothing(
-    tmp_path: Path, names: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_is_stopped_leaves_nothing(tmp_path: Path, names: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL leaves what is there while the data comes: nothing, but on NFS a file that no collector reads."""
     (tmp_path / "x").write_text("old")
     if names == 2:
@@ -294,9 +286,7 @@ def test_a_file_in_the_folder_for_temporary_files(tmp_path: Path, monkeypatch: p
     os.close(handle)
     assert (path, mode(path)) == (tmp_path / "x.lock", 0o600)
     traps(tmp_path)
-    with pytest.raises(
-        GpuClusterError, match=r"/link: cannot be opened \(is a symbolic link\): .*set TMPDIR"
-    ):
+    with pytest.raises(GpuClusterError, match=r"/link: cannot be opened \(is a symbolic link\): .*set TMPDIR"):
         open_own("link")
 
     def nowhere() -> str:

@@ -30,9 +30,7 @@ def have(value: str, *nodes: str) -> dict[str, str]:
         (TWO_GROUPS, have("a", "g1", "g2", "g3", "g4") | have("b", "c1", "c2"), None),
     ],
 )
-def test_value_of_two_thirds_of_every_group(
-    survey: Survey, values: dict[str, str], agreed: Agreed[str] | None
-) -> None:
+def test_value_of_two_thirds_of_every_group(survey: Survey, values: dict[str, str], agreed: Agreed[str] | None) -> None:
     assert survey.agreed(values) == agreed
 
 
@@ -68,10 +66,6 @@ def test_facts_are_those_of_nodes_that_could_provide_them() -> None:
         return answer.out
 
     probe = Probe("kernel", "uname -r", read)
-    answers = {
-        "g1": Answer("g1", 0, b"6.8"),
-        "g2": Answer("g2", 0),
-        "g3": Answer("g3", None, problem="timed out"),
-    }
+    answers = {"g1": Answer("g1", 0, b"6.8"), "g2": Answer("g2", 0), "g3": Answer("g3", None, problem="timed out")}
     assert Survey(answers={"uname -r": answers}).facts(probe) == {"g1": "6.8"}
     assert Survey().facts(probe) == {}

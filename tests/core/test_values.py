@@ -22,17 +22,9 @@ from pytest_gpucluster.core import values
         (values.Text, ["a"], [""]),
         (values.Version, ["12", "12.2", "535.104.05"], ["", "twelve", "12.x", "12.", "v12", "١٢"]),
         (values.Variable, ["A", "_a1", "NCCL_DEBUG"], ["", "1A", "A B", "A=1", "A-B", "Ä"]),
-        (
-            values.SallocOption,
-            ["--no-kill", "--no-", "--no-shells", "-n", ""],
-            ["--no-shell", "--no-s", "--no-shel"],
-        ),
+        (values.SallocOption, ["--no-kill", "--no-", "--no-shells", "-n", ""], ["--no-shell", "--no-s", "--no-shel"]),
         (values.FolderPath, ["/", "/scratch"], ["", "scratch", "./scratch", "~/scratch", "$HOME"]),
-        (
-            values.FolderPath,
-            ["/" + "x" * 255, "/x" * 2047 + "/"],
-            ["/" + "x" * 256, "/" + "\u00e9" * 128, "/x" * 2048],
-        ),
+        (values.FolderPath, ["/" + "x" * 255, "/x" * 2047 + "/"], ["/" + "x" * 256, "/" + "\u00e9" * 128, "/x" * 2048]),
         (values.LocalPath, ["~/x", "x"], ["~no-such-user/x", "x" * 256]),
         (
             values.SystemName,
@@ -41,11 +33,7 @@ from pytest_gpucluster.core import values
         ),
         (values.SshAddress, ["login", "me@a.b:22", "[fe80::1%e0]:22"], ["", "a b", "a:65536", "@a"]),
         (values.Program, ["python3", "/opt/x", "a b"], ["", " ", "-x", "--help"]),
-        (
-            values.Image,
-            ["ubuntu:24.04", "nvcr.io#a/b:1", "/i/a.sqsh", "a.squash"],
-            ["", "i/a.sqsh", "a.squashfs"],
-        ),
+        (values.Image, ["ubuntu:24.04", "nvcr.io#a/b:1", "/i/a.sqsh", "a.squash"], ["", "i/a.sqsh", "a.squashfs"]),
         (
             values.ContainerMount,
             ["/data", "/data:/data", "/data:/d:ro", "/a:/b:", "tmpfs:/x", "umount:/proc"],

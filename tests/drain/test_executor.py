@@ -16,16 +16,7 @@ from drain_helpers import summed
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
 from pytest_gpucluster.core.finding import Action, Finding, Quantity
-from pytest_gpucluster.drain import (
-    Budget,
-    DrainExecutor,
-    Grounds,
-    Limits,
-    LockError,
-    lock_path,
-    locked,
-    why_no_rights,
-)
+from pytest_gpucluster.drain import Budget, DrainExecutor, Grounds, Limits, LockError, lock_path, locked, why_no_rights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,9 +98,7 @@ def actor(a_world: World, log: Log, **options: Any) -> DrainExecutor:
     return DrainExecutor(client, log.write, RUN, **options)
 
 
-def drain(
-    a_world: World, *names: str, budget: str = "100%", log: Log | None = None, **options: Any
-) -> DrainExecutor:
+def drain(a_world: World, *names: str, budget: str = "100%", log: Log | None = None, **options: Any) -> DrainExecutor:
     act = actor(a_world, Log() if log is None else log, **options)
     act.drain(grounds(*names), limits(budget), spared={})
     return act
@@ -195,12 +184,7 @@ def test_limits_count_ours_of_every_partition_of_the_node() -> None:
         flags = frozenset({"DRAIN"} if reason else ())
         return NodeInfo(name, "IDLE", flags, reason=reason, partitions=partitions)
 
-    rows = [
-        ("gpu01", "", "a"),
-        ("gpu02", OURS, "b", "all"),
-        ("gpu03", OURS, "c"),
-        ("gpu04", "bad cable", "a"),
-    ]
+    rows = [("gpu01", "", "a"), ("gpu02", OURS, "b", "all"), ("gpu03", OURS, "c"), ("gpu04", "bad cable", "a")]
     nodes = {row[0]: shown(*row) for row in rows}
 
     def reached(most: int, *new: str) -> str:
@@ -296,13 +280,7 @@ def test_the_events_of_a_resume(dry: bool) -> None:  # a table
     a_world.put("gpu01", "DRAIN", OURS)
     act, command = actor(a_world, log, dry=dry), "scontrol update NodeName=gpu01 State=UNDRAIN"
     assert act.resume("gpu01", OURS) is not dry
-    decided = {
-        "event": "resume_decision",
-        "node": "gpu01",
-        "decision": "resume",
-        "reason": OURS,
-        "dry_run": dry,
-    }
+    decided = {"event": "resume_decision", "node": "gpu01", "decision": "resume", "reason": OURS, "dry_run": dry}
     assert log[0].items() >= {**decided, "command": command}.items()
     assert act.commands == ([command] if dry else [])
     assert a_world.ran == ([] if dry else [tuple(command.split())])
@@ -317,10 +295,7 @@ def test_the_events_of_a_resume(dry: bool) -> None:  # a table
 
 def test_a_node_that_is_not_ours_stays_drained() -> None:
     bob = "bob: bad cable"
-    for reason, why in (
-        (bob, "its reason is not from gpucluster"),
-        (OURS, f'its reason has changed: "{bob}"'),
-    ):
+    for reason, why in ((bob, "its reason is not from gpucluster"), (OURS, f'its reason has changed: "{bob}"')):
         a_world, log = world(), Log()
         a_world.put("gpu01", "DRAIN", bob)
         assert not actor(a_world, log).resume("gpu01", reason)

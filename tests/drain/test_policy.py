@@ -99,9 +99,7 @@ def test_no_output_of_a_node_breaks_the_reason(hostile: str) -> None:
     assert (text.isascii(), text.isprintable(), len(text) <= LIMIT) == (True, True, True)
     assert not set("\"'`\\|$[]") & set(text)
     assert (read(text).checks, read(text).run) == (("gpu.count",), RUN)
-    shown = (
-        f"NodeName=gpu01 State=IDLE+DRAIN Partitions=batch \n   Reason={text} [root@2026-11-21T08:53:55]\n"
-    )
+    shown = f"NodeName=gpu01 State=IDLE+DRAIN Partitions=batch \n   Reason={text} [root@2026-11-21T08:53:55]\n"
     assert parse_nodes(shown)["gpu01"].reason == text
 
 
@@ -232,12 +230,7 @@ def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
     rows = ranked(
         [
             of("gpu05", "gpu.count", unconfirmed="passed afresh"),
-            *(
-                of("gpu03", "gpu.names"),
-                of("gpu03", "gpu.count"),
-                of("gpu02", "gpu.count"),
-                of("gpu01", "gpu.count"),
-            ),
+            *(of("gpu03", "gpu.names"), of("gpu03", "gpu.count"), of("gpu02", "gpu.count"), of("gpu01", "gpu.count")),
             *(of("gpu04", "gpu.a", Action.REBOOT), of("gpu04", "gpu.b", Action.VENDOR)),
         ]
     )
@@ -254,14 +247,7 @@ def test_the_budget() -> None:
         *(("10%", 10, 1), ("10%", 19, 1), ("10%", 0, 0), ("0%", 10, 0), ("0", 10, 0), ("3", 10, 3)),
         ("10%", 4, 1),  # at least one
         ("29%", 100, 29),  # 0.29 * 100 is below 29 in floating point
-        *(
-            ("2.5%", 200, 5),
-            ("1", 0, 1),
-            ("1%", 199, 1),
-            ("1%", 200, 2),
-            ("100%", 7, 7),
-            ("999999", 10, 999999),
-        ),
+        *(("2.5%", 200, 5), ("1", 0, 1), ("1%", 199, 1), ("1%", 200, 2), ("100%", 7, 7), ("999999", 10, 999999)),
     ):
         assert Budget.parse(f" {text}\t").of(nodes) == allowed
         assert str(Budget.parse(text)) == text
@@ -317,9 +303,7 @@ def test_every_repair_fits_into_the_longest_reason_and_is_read_back(action: Acti
         (["passed"], ["passed"], ["os.a", "os.b"], "os.a did not pass either"),
     ],
 )
-def test_a_node_passes_what_drained_it(
-    count: list[str], names: list[str] | None, worse: list[str], why: str
-) -> None:
+def test_a_node_passes_what_drained_it(count: list[str], names: list[str] | None, worse: list[str], why: str) -> None:
     reason = read(summed(f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN}"))
     outcomes = {"gpu.count": count, "os.x": ["failed"]} | ({} if names is None else {"gpu.names": names})
     assert why_not_passed(reason, outcomes, worse) == why  # os.x did not drain it
@@ -358,29 +342,13 @@ TOUCHED = (
     *("FAIL", "IDLE+FAIL", "ALLOCATED+FAIL", "FAILING", "FAILING*", "IDLE+FAIL+NOT_RESPONDING", "DOWN+FAIL"),
     *("UNKNOWN+FAIL", "ERROR", "FUTURE", "IDLE+FAIL+MAINTENANCE+RESERVED", "INACTIVE", "EXTERNAL"),
     *("IDLE+EXTERNAL", "IDLE+REBOOT_REQUESTED", "MIXED+REBOOT", "IDLE@", "IDLE^", "IDLE+REBOOT_ISSUED"),
-    *(
-        "DOWN+REBOOT_ISSUED",
-        "IDLE+POWER_DOWN",
-        "IDLE!",
-        "ALLOCATED+POWER_DOWN",
-        "IDLE+POWERING_DOWN",
-        "IDLE%",
-    ),
+    *("DOWN+REBOOT_ISSUED", "IDLE+POWER_DOWN", "IDLE!", "ALLOCATED+POWER_DOWN", "IDLE+POWERING_DOWN", "IDLE%"),
     *("DOWN+POWERING_DOWN", "IDLE+CLOUD+MAINTENANCE+POWERING_DOWN", "IDLE+OF_A_LATER_VERSION"),
     "MIXED+FAIL+REBOOT_REQUESTED+POWER_DOWN",
 )
 UNCHANGED, SILENT = "ours", "ours : Not responding"
 REASONS = (
-    *(
-        "",
-        UNCHANGED,
-        "Not responding",
-        SILENT,
-        "of a later run",
-        "copied",
-        "bob: bad cable",
-        "ours bob: keep out",
-    ),
+    *("", UNCHANGED, "Not responding", SILENT, "of a later run", "copied", "bob: bad cable", "ours bob: keep out"),
     *("ours - ", "bob ours", "ours : reboot issued", "gpucluster:", "bob : Not responding", "ours [bob"),
     "ours [root@2026-11-21T08:53:55]        bob too",
 )
@@ -541,9 +509,7 @@ def test_the_run_drains_again_only_untouched_nodes(world: World, monkeypatch: py
     settled(retest, *(case.node for case in CASES))
     expected = chosen(may_drain_again)
     assert sorted(argv[2:] for argv in memory.ran) == sorted(
-        (f"NodeName={case.node}", "State=DRAIN", f"Reason={case.ours}")
-        for case in CASES
-        if case.node in expected
+        (f"NodeName={case.node}", "State=DRAIN", f"Reason={case.ours}") for case in CASES if case.node in expected
     )
     assert_reported(retest.end(), expected)
     assert world.ran == []

@@ -341,9 +341,7 @@ def test_a_node_that_is_not_drained_again_is_reported_with_the_command(world: Wo
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_without_a_controller_nothing_is_known(
-    world: World, monkeypatch: pytest.MonkeyPatch, *, gone: bool
-) -> None:
+def test_without_a_controller_nothing_is_known(world: World, monkeypatch: pytest.MonkeyPatch, *, gone: bool) -> None:
     monkeypatch.setattr(retest, "END_WITHIN", 0.0)
     # a real pause: else the shell's tries may be over before this test goes on
     (world.folder / "bin" / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.1\n")
@@ -395,9 +393,7 @@ def test_whether_a_kept_node_is_resumed_is_not_known_without_slurm(world: World)
     assert problem.endswith("run: scontrol update NodeName=gpu01 State=UNDRAIN")
 
 
-def at_query(
-    world: World, monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]
-) -> list[int]:
+def at_query(world: World, monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> list[int]:
     """Let something happen directly before the run reads the nodes for this time; return the numbers of its queries."""
     real, calls = world.nodes, [0]
 

@@ -21,10 +21,7 @@ def test_nodes_that_we_drained_are_rows_and_what_somebody_has_edited_is_shown() 
         )
     ]
     keys = ("node", "state", "checks", "repair", "found", "run", "log", "since", "by")
-    log, row = (
-        "reports/r1/events.jsonl",
-        ("gpu02", "DRAINING", "gpu.count,os.x,os.y", "drain", "7<8 GPUs", "r1"),
-    )
+    log, row = ("reports/r1/events.jsonl", ("gpu02", "DRAINING", "gpu.count,os.x,os.y", "drain", "7<8 GPUs", "r1"))
     edited = ("gpu03", "DRAINED", "(edited)", "", f"{ours} bob", "", "", since, "root")
     rows = [dict(zip(keys, values, strict=True)) for values in ((*row, log, since, "root"), edited)]
     assert listed(nodes, {"r1": log}) == rows

@@ -27,20 +27,9 @@ ASKED = {
     GPU: {"nvidia-smi-q", "nvlink-state", "nvlink-errors", "lspci", "kernel-log", "bmc-events", "system"},
     nvlink(7, GPU): {"nvidia-smi-q", "nvlink-errors", "fabric-manager-log", "kernel-log"},
     Part("nvswitch", 0, address="0000:05:00.0"): {"fabric-manager-log", "nvidia-smi-q", "lspci"},
-    port("mlx5_4", 1, address="0000:5e:00.0"): {
-        "mlxlink",
-        "ethtool-module",
-        "ethtool-counters",
-        "counters",
-        "lspci",
-    },
+    port("mlx5_4", 1, address="0000:5e:00.0"): {"mlxlink", "ethtool-module", "ethtool-counters", "counters", "lspci"},
     Part("cable", name="mlx5_4"): {"mlxlink", "ethtool-module", "kernel-log"},
-    Part("disk", name="nvme2n1", address="0000:65:00.0"): {
-        "nvme-smart-log",
-        "nvme-error-log",
-        "smartctl",
-        "lspci",
-    },
+    Part("disk", name="nvme2n1", address="0000:65:00.0"): {"nvme-smart-log", "nvme-error-log", "smartctl", "lspci"},
     Part("dimm", name="DIMM_A1"): {"dmidecode", "edac", "bmc-events", "kernel-log"},
     Part("node"): {"nvidia-smi-q", "kernel-log", "bmc-events", "system", "versions"},
 }
@@ -65,9 +54,7 @@ def test_a_name_of_a_node_is_no_command(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def captured(
-    folder: Path, tools: Mapping[str, str], *parts: Part, budget: int = FULL
-) -> tuple[Any, dict[str, Any]]:
+def captured(folder: Path, tools: Mapping[str, str], *parts: Part, budget: int = FULL) -> tuple[Any, dict[str, Any]]:
     """Run the program of these parts where the tools are those of {name: text of a sh script}, and store what it gave."""
     path = folder / "bin"
     path.mkdir(exist_ok=True)
@@ -147,8 +134,7 @@ esac"""
     folder = tmp_path / "run/evidence/gpu03"
     assert (folder / "nvidia-bug-report.log").read_text() == "half\n"
     assert (
-        gzip.decompress((folder / "nvidia-bug-report-safe-mode.log.gz").read_bytes())
-        == b"password=<redacted>\nsafe\n"
+        gzip.decompress((folder / "nvidia-bug-report-safe-mode.log.gz").read_bytes()) == b"password=<redacted>\nsafe\n"
     )
     assert event["missing"]["nvidia-bug-report"].endswith("(no end within its deadline)")
     assert list(tmp_path.glob("gpucluster.*")) == [own]  # its folder is removed

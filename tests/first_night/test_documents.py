@@ -66,9 +66,7 @@ def test_readme_and_tutorial_as_an_ordinary_user(cluster: Sandbox, folder: Path)
     checkout = folder / "checkout"
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in tracked.splitlines():
-        if name.startswith(
-            ("src/", "docs/", "README", "LICENSE", "pyproject", "examples", "suites", "conftest")
-        ):
+        if name.startswith(("src/", "docs/", "README", "LICENSE", "pyproject", "examples", "suites", "conftest")):
             (checkout / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, checkout / name, follow_symlinks=False)
     for path in (folder, *folder.rglob("*")):

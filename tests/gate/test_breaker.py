@@ -57,9 +57,7 @@ def test_file_servers_clock_is_unused(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_an_uncountable_mark_leaves_all_in_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = breaker(tmp_path / "state", "gpu01")
     for rc, out in ((files.MISSING, ""), (0, "0\n"), (0, ""), (0, "x"), (1, "1\n"), (-9, "1\n")):
-        monkeypatch.setattr(
-            one.transport, "run", lambda *_, rc=rc, out=out, **__: Completed((), rc, out, "", 0.0)
-        )
+        monkeypatch.setattr(one.transport, "run", lambda *_, rc=rc, out=out, **__: Completed((), rc, out, "", 0.0))
         assert "cannot be used" in one.why_open("os.mounts")
 
 
@@ -75,10 +73,7 @@ Change = Callable[[Path], object]
         (lambda state: (state / "os.mounts").chmod(0o777), "all users may replace files"),
         (lambda state: (state / "os.mounts").chmod(0o1777), "other users may write to it (mode 1777)"),
         (lambda state: os.chown(state, OTHER, 0), f"belongs to another user ({OTHER})"),
-        (
-            lambda state: os.chown(state / "os.mounts" / "gpu02", OTHER, 0),
-            f"belongs to another user ({OTHER})",
-        ),
+        (lambda state: os.chown(state / "os.mounts" / "gpu02", OTHER, 0), f"belongs to another user ({OTHER})"),
         (lambda state: (state / "os.mounts" / "gpu03").symlink_to("/etc/passwd"), "mode 0777"),
         (
             lambda state: (state / "os.mounts").rename(state / "a") and (state / "os.mounts").symlink_to("a"),

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOST = Finding(gpu(4, address="0000:5e:00.0"), "1 row", "0", action=Action.RESET_GPU, code="pending")
-VERDICT = Verdict(
-    "gpu.remapped_pending", Outcome.FAILED, findings=(LOST,), action=Action.RESET_GPU, never_healthy="n"
-)
+VERDICT = Verdict("gpu.remapped_pending", Outcome.FAILED, findings=(LOST,), action=Action.RESET_GPU, never_healthy="n")
 import_checks()
 FOUND = GateResult("lab", "n1", [CheckResult("gpu.remapped_pending", "failed", VERDICT)])
 

@@ -48,12 +48,7 @@ def test_suites_of_one_node_and_suites_that_need_partners_get_groups_of_their_ow
 
 @pytest.mark.parametrize(
     ("expression", "names"),
-    [
-        ("gpu", ["alone"]),
-        ("nccl", ["nccl"]),
-        ("ray or ddp or nccl", ["ddp-ray", "nccl"]),
-        ("site", ["alone"]),
-    ],
+    [("gpu", ["alone"]), ("nccl", ["nccl"]), ("ray or ddp or nccl", ["ddp-ray", "nccl"]), ("site", ["alone"])],
 )
 def test_a_campaign_has_only_its_suites_groups(cluster: Cluster, expression: str, names: list[str]) -> None:
     found = kinds(cluster, expression)
@@ -68,9 +63,7 @@ def test_the_runs_get_the_command_line_without_the_options_of_the_campaign() -> 
 
 def option(**changes: Any) -> Any:
     words = "campaign_window campaign_time untested_for nodes exclude_nodes"
-    return Namespace(
-        **{**dict.fromkeys(words.split()), "max_nodes_at_once": 8, "report_dir": "reports", **changes}
-    )
+    return Namespace(**{**dict.fromkeys(words.split()), "max_nodes_at_once": 8, "report_dir": "reports", **changes})
 
 
 PAIRS = (Kind("nccl", "nccl", ("nccl",), size=2, partners=3),)

@@ -13,13 +13,7 @@ from plugin_helpers import FakeConfig, FakeItem, a_cluster, a_session, run_pytes
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.config.loader import load_cluster
 from pytest_gpucluster.config.models import Cluster, Group, Profile
-from pytest_gpucluster.plugin.collection import (
-    WHY_NOT,
-    Collection,
-    ItemSelection,
-    ignores,
-    selects,
-)
+from pytest_gpucluster.plugin.collection import WHY_NOT, Collection, ItemSelection, ignores, selects
 from pytest_gpucluster.plugin.option_table import text_options
 from pytest_gpucluster.report.proof import Required, read_required
 from pytest_gpucluster.report.words import on_request_line
@@ -126,8 +120,7 @@ ONE_NODE = "name: one\nnodes: localhost\nslurm: {scheduler: none}\n"
 
 def test_suites_without_a_section_are_one_line_without_items_and_an_error_if_named(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(
-        f"{ONE_NODE}ray: {{}}\n"
-        "waivers:\n  - {checks: [gpu.vbios], reason: old, ticket: OPS-7, until: 2999-01-31}\n"
+        f"{ONE_NODE}ray: {{}}\nwaivers:\n  - {{checks: [gpu.vbios], reason: old, ticket: OPS-7, until: 2999-01-31}}\n"
     )
     config: Any = FakeConfig(Namespace(markexpr="", pyargs=False), [suites_path()], tmp_path)
     session = a_session(load_cluster(tmp_path / "one.yaml"))

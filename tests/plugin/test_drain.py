@@ -108,9 +108,7 @@ class EventsOfARun(Log):
 class Ended:
     """A run of ten nodes after its last test, of which gpu02 and gpu03 are on trial: gpu02 has passed, gpu03 has not."""
 
-    def __init__(
-        self, results: Iterable[dict[str, Any]] = (), *, problems: Any = None, **options: Any
-    ) -> None:
+    def __init__(self, results: Iterable[dict[str, Any]] = (), *, problems: Any = None, **options: Any) -> None:
         self.world = World({name: NodeInfo(name, "ALLOCATED", partitions=("batch",)) for name in ALL})
         cluster = a_cluster(slurm=SlurmConfig(reservation="fix"))
         self.session = a_session(cluster, problems=problems, slurm=Memory(self.world))

@@ -28,9 +28,7 @@ def shown(failure: GroupedFailure) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(
-    "first", ["worker 'gw0' crashed", FailureText("worker 'gw0' crashed", Crash("x.py", 1, "m"))]
-)
+@pytest.mark.parametrize("first", ["worker 'gw0' crashed", FailureText("worker 'gw0' crashed", Crash("x.py", 1, "m"))])
 def test_one_failure_is_shown_as_it_is(first: Any) -> None:
     failure = GroupedFailure(first, group("gpu01"), "pytest --cluster=x", ["t.py::t"])
     assert shown(failure) == ["worker 'gw0' crashed"]
@@ -53,13 +51,7 @@ def test_several_have_one_block() -> None:
 
 
 def test_a_command_that_repeats_a_check_keeps_what_its_suite_needs() -> None:
-    given = {
-        "cluster": "x",
-        "set": ["required=[os.*]"],
-        "profile": None,
-        "burnin_time": "4h",
-        "burnin_resume": "e",
-    }
+    given = {"cluster": "x", "set": ["required=[os.*]"], "profile": None, "burnin_time": "4h", "burnin_resume": "e"}
     config: Any = SimpleNamespace(option=SimpleNamespace(**given))
     words = ["pytest", "--cluster=x", "--set", "required=[os.*]"]
     assert under_conditions(config, "gpu") == words

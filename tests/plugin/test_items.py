@@ -306,9 +306,7 @@ def test_an_item_has_what_plugins_expect_of_a_function(sandbox: Sandbox, tmp_pat
 
 @pytest.mark.thorough
 def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path: Path) -> None:
-    test = (
-        "@pytest.mark.intrusive\ndef test_it(gpucluster_node):\n    assert gpucluster_node.name != 'gpu03'\n"
-    )
+    test = "@pytest.mark.intrusive\ndef test_it(gpucluster_node):\n    assert gpucluster_node.name != 'gpu03'\n"
     files = {"test_it.py": f"import pytest\n\n\n{test}", "conftest.py": ""}
     for options in ((), ("-m", "intrusive")):
         run = run_pytest(tmp_path, on(sandbox), *options, files=files)

@@ -62,10 +62,7 @@ def test_each_change_is_one_message(tmp_path: Path) -> None:
     ("notify", "line"),
     [
         ({"command": ["/nonexistent/to-slack"]}, "WARNING: notify: /nonexistent/to-slack: not found"),
-        (
-            {"command": ["sh", "-c", "echo no >&2; exit 3"]},
-            "WARNING: notify: sh ended with exit status 3: no",
-        ),
+        ({"command": ["sh", "-c", "echo no >&2; exit 3"]}, "WARNING: notify: sh ended with exit status 3: no"),
     ],
 )
 def test_what_prevents_it_is_a_line_and_no_failure(tmp_path: Path, notify: dict[str, Any], line: str) -> None:
@@ -78,11 +75,7 @@ def test_what_prevents_it_is_a_line_and_no_failure(tmp_path: Path, notify: dict[
 @pytest.mark.parametrize(
     ("script", "program", "kept"),
     [
-        (
-            "notify-slack.sh",
-            "curl",
-            ['url = "https://hooks.example/T/secret"', '"prod: Accepted\\nall \\u00fc"}'],
-        ),
+        ("notify-slack.sh", "curl", ['url = "https://hooks.example/T/secret"', '"prod: Accepted\\nall \\u00fc"}']),
         ("notify-mail.sh", "sendmail", ["To: ops@example.org", "Subject: prod: Accepted", "all ü"]),
     ],
 )
@@ -93,10 +86,7 @@ def test_the_examples_send_the_text(tmp_path: Path, script: str, program: str, k
     (tmp_path / "webhook").write_text("https://hooks.example/T/secret\n")
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SENDMAIL": str(stub)}
     env["SLACK_WEBHOOK_FILE"] = str(tmp_path / "webhook")
-    text, argv = (
-        json.dumps({"text": "prod: Accepted\nall ü"}),
-        [str(ROOT / "examples" / script), "ops@example.org"],
-    )
+    text, argv = (json.dumps({"text": "prod: Accepted\nall ü"}), [str(ROOT / "examples" / script), "ops@example.org"])
     subprocess.run(argv, input=text, text=True, env=env, check=True)
     got = (tmp_path / "got").read_text()
     assert [line for line in kept if line not in got] == []

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 UNTIL = date(2999, 1, 1)
-WAIVER = Waiver(
-    nodes="gpu[01-03]", checks=("*",), reason="cable", ticket="OPS-7", until=UNTIL, at="prod.yaml:9"
-)
+WAIVER = Waiver(nodes="gpu[01-03]", checks=("*",), reason="cable", ticket="OPS-7", until=UNTIL, at="prod.yaml:9")
 
 
 class WithWaivers(Cluster):

@@ -180,13 +180,9 @@ def config_with(plugin: Reported, maxfail: int = 0) -> Any:
     return made
 
 
-def completeness(
-    min_nodes: int | str | None = None, plugin: Reported | None = None, maxfail: int = 0
-) -> Completeness:
+def completeness(min_nodes: int | str | None = None, plugin: Reported | None = None, maxfail: int = 0) -> Completeness:
     session = a_session(a_cluster("gpu[01-04]", min_nodes=min_nodes), problems=PROBLEMS)
-    log: Any = SimpleNamespace(
-        model=SimpleNamespace(selected=[*STATES], proofs=SimpleNamespace(nodes=STATES))
-    )
+    log: Any = SimpleNamespace(model=SimpleNamespace(selected=[*STATES], proofs=SimpleNamespace(nodes=STATES)))
     return Completeness(config_with(plugin or Reported(), maxfail), session, log)
 
 
@@ -353,12 +349,7 @@ def pytest_sessionfinish(session):
 @pytest.mark.thorough
 def test_a_disk_that_is_full_at_the_end_leaves_nothing_of_yesterday(tmp_path: Path) -> None:
     collector = tmp_path / "c.prom"
-    options = [
-        f"--set=reports.metrics={collector}",
-        "--cluster=local",
-        "--history=h.db",
-        "-pno:cacheprovider",
-    ]
+    options = [f"--set=reports.metrics={collector}", "--cluster=local", "--history=h.db", "-pno:cacheprovider"]
     assert run_pytest(tmp_path, *options, files={"test_x.py": GOOD}).rc == 0
     assert 'exit_status{cluster="local"} 0.0\n' in collector.read_text()
     # its own process: a fork writes its output to files, which are full as well

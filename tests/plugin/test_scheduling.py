@@ -111,9 +111,7 @@ class Silent:
     def loadsched(self, *_words: object) -> None: ...
 
 
-def scheduler(
-    places: list[str], workers: list[Worker], dist: str = "load", names: Any = None
-) -> LaneScheduling:
+def scheduler(places: list[str], workers: list[Worker], dist: str = "load", names: Any = None) -> LaneScheduling:
     config: Any = FakeConfig()
     config.getvalue = {"dist": dist, "tx": ["popen"] * len(workers)}.__getitem__
     made = LaneScheduling(config, Silent(), lambda: places)

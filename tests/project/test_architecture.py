@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 PACKAGE = "pytest_gpucluster"
 SOURCE = ROOT / "src" / PACKAGE
 # Lowest first. A package imports only from packages before it.
-PACKAGES = """core config cluster kit suites drain report evidence sandbox suite run gate campaign plugin api cli __main__"""
+PACKAGES = (
+    """core config cluster kit suites drain report evidence sandbox suite run gate campaign plugin api cli __main__"""
+)
 ORDER = {package: place for place, package in enumerate(PACKAGES.split())}
 SANDBOX = "slurm_sandbox"  # a product of its own
 SANDBOX_SOURCE = ROOT / "slurm-sandbox" / "src" / SANDBOX
@@ -141,8 +143,6 @@ def test_only_the_plugin_imports_pytest_and_only_payloads_the_frameworks_under_t
 
 
 def test_no_public_class_name_stands_twice() -> None:
-    classes = [
-        part for path in sources() for part in ast.walk(tree_of(path)) if isinstance(part, ast.ClassDef)
-    ]
+    classes = [part for path in sources() for part in ast.walk(tree_of(path)) if isinstance(part, ast.ClassDef)]
     counts = Counter(part.name for part in classes if not part.name.startswith("_"))
     assert [name for name, count in counts.items() if count > 1] == []

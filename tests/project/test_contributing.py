@@ -40,9 +40,7 @@ def steps() -> dict[str, str]:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("contributed")
     shutil.copytree(Path(pytest_gpucluster.__file__).parent, root / "src" / "pytest_gpucluster")
-    shutil.copytree(
-        ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns("data", "corpus", "__pycache__")
-    )
+    shutil.copytree(ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns("data", "corpus", "__pycache__"))
     for name, added in steps().items():
         path, place = root / name, PLACES[name]
         added = f"{IMPORTS if 'Probe(' in added else ''}{added}" + ("\n\n" if "def " in added else "")
@@ -68,9 +66,7 @@ def test_the_added_check_is_one_item_per_node(sandbox: Sandbox, tmp_path: Path, 
 
 @pytest.mark.thorough
 def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
-    env = {
-        "PYTHONPATH": os.pathsep.join(map(str, (root / "src", root / "tests", ROOT / "slurm-sandbox/tests")))
-    }
+    env = {"PYTHONPATH": os.pathsep.join(map(str, (root / "src", root / "tests", ROOT / "slurm-sandbox/tests")))}
     module = root / "tests" / "suites" / "os" / "checks" / "test_state.py"
     run = run_pytest(tmp_path, "-k", "aslr", "--write-messages", env=env, where=(str(module),))
     assert run.rc == 0, run.out
@@ -106,8 +102,7 @@ def test_the_framework_suite_of_the_page_works(sandbox: Sandbox, tmp_path: Path)
     bodies = {name: re.sub(r"^\+", "", text, flags=re.MULTILINE) for name, text in printed}
     project = PROJECT.partition("[project.entry-points")[0] + bodies.pop("pyproject.toml")
     files = {
-        name: f"from __future__ import annotations\n{SUITE_IMPORTS[name]}\n{body}"
-        for name, body in bodies.items()
+        name: f"from __future__ import annotations\n{SUITE_IMPORTS[name]}\n{body}" for name, body in bodies.items()
     }
     installed = install_suite(tmp_path / "wheel", "deepspeed", files, project)
     file = cluster_file(sandbox, tmp_path, deepspeed={"nodes": 2})

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 CASES = all_cases()
 FIRST = 60  # each so many-th case is judged by `make test` too
-MARKED = [
-    pytest.param(it, id=it.name, marks=[pytest.mark.thorough] * bool(at % FIRST))
-    for at, it in enumerate(CASES)
-]
+MARKED = [pytest.param(it, id=it.name, marks=[pytest.mark.thorough] * bool(at % FIRST)) for at, it in enumerate(CASES)]
 PARTS = 4  # of the decisions: one here, all by `make corpus`
 
 

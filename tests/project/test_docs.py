@@ -78,9 +78,7 @@ def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
     return {name: value for name, value in shell.items() if name not in named}
 
 
-def python(
-    *words: object, cwd: Path, env: dict[str, str], typed: str = ""
-) -> subprocess.CompletedProcess[str]:
+def python(*words: object, cwd: Path, env: dict[str, str], typed: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=cwd,
@@ -118,9 +116,7 @@ def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -
     *found, unknown, unmarked = json.loads(done.stdout)
     assert (unknown[0], unmarked[0]) == (4, 4)
     pairs = zip(OF_PYTEST, found, strict=True)
-    assert [
-        f"{text}: {status}: {said}" for text, (status, said) in pairs if status and text not in RUN_IN_TURN
-    ] == []
+    assert [f"{text}: {status}: {said}" for text, (status, said) in pairs if status and text not in RUN_IN_TURN] == []
 
 
 def test_every_gpucluster_command_parses(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,11 +186,7 @@ def load_completed(plain: dict[str, Any], block: Block, path: Path) -> None:
         text = text.replace(plain["inventory"], "inventory")
     missing = {n for n in re.findall(r"environment: (\w+)", text) if n not in plain.get("environments", {})}
     if missing and "environments" not in plain:
-        text += (
-            "\nenvironments: {"
-            + ", ".join(f"{name}: {{modules: [cuda]}}" for name in sorted(missing))
-            + "}\n"
-        )
+        text += "\nenvironments: {" + ", ".join(f"{name}: {{modules: [cuda]}}" for name in sorted(missing)) + "}\n"
     path.write_text(text)
     config.load_cluster(path)
 
@@ -219,14 +211,7 @@ from site_parts import *
     parts = site[: site.index("OPEN_FILES = Probe")].replace("def test_", "def example_")
     (tmp_path / "site_parts.py").write_text(f"{parts}\nPAYLOAD = Path({path!r})\n")
     run = python(
-        *(
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            f"--cluster={sandbox.cluster_file}",
-            "--nodes=gpu[01-02]",
-        ),
+        *("-m", "pytest", "-p", "no:cacheprovider", f"--cluster={sandbox.cluster_file}", "--nodes=gpu[01-02]"),
         *("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "-v", "--report-dir", tmp_path / "reports"),
         *(tmp_path, ROOT / "examples" / "site_suite"),
         cwd=tmp_path,

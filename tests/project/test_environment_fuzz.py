@@ -47,15 +47,8 @@ BASE = {
     "SLURM_JOB_ID": "7",
     "SLURM_STEP_ID": "4294967290",
 }
-BASE |= {
-    "SLURM_STEP_NUM_TASKS": "1",
-    **dict.fromkeys(("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"), "localhost"),
-}
-BASE |= {
-    "SLURM_NTASKS": "1",
-    "SLURM_STEPID": "4294967290",
-    "SLURMD_NODENAME": socket.gethostname().split(".")[0],
-}
+BASE |= {"SLURM_STEP_NUM_TASKS": "1", **dict.fromkeys(("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"), "localhost")}
+BASE |= {"SLURM_NTASKS": "1", "SLURM_STEPID": "4294967290", "SLURMD_NODENAME": socket.gethostname().split(".")[0]}
 
 
 class Program(NamedTuple):
@@ -107,9 +100,7 @@ READ = {
 
 def run(name: str, folder: Path, changed: dict[str, str]) -> tuple[int, str]:
     _, words, before_main = PROGRAMS[name]
-    text = text_of(PROGRAMS[name]).replace(
-        'if __name__ == "__main__":', f'{before_main}\nif __name__ == "__main__":'
-    )
+    text = text_of(PROGRAMS[name]).replace('if __name__ == "__main__":', f'{before_main}\nif __name__ == "__main__":')
     fork = Fork([sys.executable, "-c", text, *words], folder, {**environment(), **BASE, **changed})
     status = fork.wait(60)
     return status, "".join(fork.texts())

@@ -25,9 +25,7 @@ RUN = {
     "clean": "",
 }
 READY = [
-    word
-    for one in (".venv", ".cache/docs", ".cache/frameworks", ".cache/reframe")
-    for word in ("-o", f"{one}/.ready")
+    word for one in (".venv", ".cache/docs", ".cache/frameworks", ".cache/reframe") for word in ("-o", f"{one}/.ready")
 ]
 
 
@@ -35,9 +33,7 @@ def make(folder: Path, *words: str, options: str = "--collect-only -qq") -> str:
     own = ("PYTEST_", "COV_", "MAKE")
     env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     env["PYTEST_ADDOPTS"] = options
-    done = subprocess.run(
-        ["make", *READY, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["make", *READY, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout + done.stderr
 

@@ -54,10 +54,7 @@ def without_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         for model, key in SECTIONS.items():
             if issubclass(model, OptionalSection):
                 settings[key] = {}
-        settings["monitoring"] = {
-            "prometheus": "http://127.0.0.1:9",
-            "grafana": None,
-        }  # nothing listens there
+        settings["monitoring"] = {"prometheus": "http://127.0.0.1:9", "grafana": None}  # nothing listens there
         settings["software"] = {"modules": {"load": ["cuda"]}, "conda": {"environments": {"base": {}}}}
         settings["storage"] = {"filesystems": [{"path": str(folder / "absent")}]}
         settings.pop("nccl", None)

@@ -21,9 +21,7 @@ def test_a_checkout_with_changes_is_not_released(tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     argv, env = [str(ROOT / "tools/release"), sys.executable], {"PATH": f"{git.parent}:{os.environ['PATH']}"}
     place = tmp_path / "checkout"
-    done = subprocess.run(
-        argv, cwd=place, env={**os.environ, **env}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(argv, cwd=place, env={**os.environ, **env}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert "?? stray.txt" in done.stderr
     assert not list((tmp_path / "checkout").iterdir())

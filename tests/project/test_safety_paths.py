@@ -232,11 +232,7 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "gate.state/CHECK/NODE": gate_state,
 }
 # they follow no link and leave no name behind, so that another owner of the folder does no harm
-ANYWHERE = {
-    "os.shared_storage/.gpucluster-RANDOM",
-    "/tmp/gpucluster.RANDOM",
-    "burnin.storage/gpucluster-RANDOM",
-}
+ANYWHERE = {"os.shared_storage/.gpucluster-RANDOM", "/tmp/gpucluster.RANDOM", "burnin.storage/gpucluster-RANDOM"}
 UNGUESSED = {
     "/tmp/gpucluster.RANDOM",
     "/dev/shm/gpucluster.RANDOM/",

@@ -72,10 +72,7 @@ def test_what_became_of_each_file_is_kept(tmp_path: Path) -> None:
 
     assert write() == ({path: None}, [])
     for error, problem in (
-        (
-            OSError(errno.ENOSPC, "No space left on device"),
-            f"{path}: cannot be written (No space left on device)",
-        ),
+        (OSError(errno.ENOSPC, "No space left on device"), f"{path}: cannot be written (No space left on device)"),
         (OSError("odd"), f"{path}: cannot be written (odd)"),
         (GpuClusterError("x:\n  full"), "x: full"),
         (KeyError("a"), f"{path}: cannot be written (KeyError: 'a')"),

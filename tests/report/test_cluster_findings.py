@@ -17,17 +17,10 @@ if TYPE_CHECKING:
 FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
 NOEXEC = {"part": {"name": "/tmp"}, "measured": "noexec", "expected": "programs can be run"}
 ALONE = "1 finding of the cluster: a setting explains what the only node of a group fails."
-LOST = {
-    "part": {"name": "GPU 3 (0000:1b:00.0)"},
-    "measured": "GPU is lost",
-    "expected": "answers",
-    "action": "reboot",
-}
+LOST = {"part": {"name": "GPU 3 (0000:1b:00.0)"}, "measured": "GPU is lost", "expected": "answers", "action": "reboot"}
 
 
-def run_of(
-    results: Iterable[dict[str, Any]], nodes: tuple[str, ...] = FOUR
-) -> tuple[Run, list[dict[str, Any]]]:
+def run_of(results: Iterable[dict[str, Any]], nodes: tuple[str, ...] = FOUR) -> tuple[Run, list[dict[str, Any]]]:
     """Return the run of these results in one group of nodes, and its events."""
     events = a_run(results, nodes=nodes, finish=1)
     events[1]["places"] = [{"group": "gpu[01-04]", "nodes": list(nodes)}]
@@ -61,10 +54,7 @@ def test_all_nodes_alike_are_one_block_and_no_node_failed() -> None:
     assert group.cause.endswith("of one node alone: a mount option")
     assert [run.state(node) for node in FOUR] == ["not proved"] * 4
     assert (run.totals["failed"], judge(run).outcome, run.proofs.of("failed")) == (4, "rejected", ())
-    assert (
-        "1 finding of the cluster: the nodes fail alike: look first at what they share."
-        in judge(run).sentences
-    )
+    assert "1 finding of the cluster: the nodes fail alike: look first at what they share." in judge(run).sentences
     assert actions(run) == {node: ["configure"] for node in FOUR}
     for it in run.results:
         first, cause, *_ = it.text.splitlines()

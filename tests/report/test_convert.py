@@ -28,10 +28,7 @@ FORMER = {name for name, it in CHECKS.items() if it.new}
 NVLINK = "GPU 4 (GPU-3ffeb815-30ae-80ae-02d9-0d7f7a150d5a, 0000:9d:00.0)"
 FOUND = {
     "gpu.nvlink_state": [(NVLINK, "17 active links (inactive: link 7)", "18")],
-    "os.drift": [
-        ("kernel", "6.8.0-60-generic", "6.8.0-79-generic"),
-        ("sysctls kernel.numa_balancing", "1", "0"),
-    ],
+    "os.drift": [("kernel", "6.8.0-60-generic", "6.8.0-79-generic"), ("sysctls kernel.numa_balancing", "1", "0")],
 }
 
 
@@ -71,9 +68,7 @@ def test_a_log_of_0_2_0_is_read_as_one_of_today_after_it_was_converted(
     after = read_log(log)
     assert not {result.check for result in after.results} & FORMER
     assert after.totals == before.totals
-    hot = {
-        metric.part for result in after.results for metric in result.metrics if metric.name == "temperature"
-    }
+    hot = {metric.part for result in after.results for metric in result.metrics if metric.name == "temperature"}
     assert {(it.kind, it.name[:4], bool(it.address)) for it in hot} == {("gpu", "GPU-", True)}
     assert after.proofs.nodes == {"gpu01": FIT, "gpu02": FAILED}
 
@@ -125,10 +120,7 @@ def test_a_history_of_0_2_0_has_the_present_names_after_it_was_converted(path: P
         assert night(kept, "sandbox")[0].endswith("2 new, 0 changed, 0 healed, 0 open")
     assert sorted(row[2:] for row in rows) == sorted(it for found in FOUND.values() for it in found)
     assert {row[1] for row in rows if row[0] == "os.drift"} == {"setting"}
-    assert {(part.kind, part.index) for part in parts} == {
-        ("", None),
-        *(("gpu", number) for number in range(8)),
-    }
+    assert {(part.kind, part.index) for part in parts} == {("", None), *(("gpu", number) for number in range(8))}
     convert.convert_log(log)  # the history that the converted log makes has the same rows
     with contextlib.closing(History(path.with_name("new.sqlite"), create=True)) as new:
         assert new.add(recorded(read_log(log)))
@@ -155,9 +147,7 @@ def test_of_several_results_that_become_one_check_the_worst_stays(path: Path) ->
 def test_a_former_name_has_its_successor_and_the_part_that_it_judged() -> None:
     assert convert.present("controller.reported[x]") == ("controller.errors[x]", "")
     assert convert.present("os.uptime") == ("os.uptime", "")  # without a successor
-    assert convert.present_part("memlock", convert.present("os.limits")[1]) == named(
-        "setting", "limits memlock"
-    )
+    assert convert.present_part("memlock", convert.present("os.limits")[1]) == named("setting", "limits memlock")
     assert convert.present_part("kernel", "taint") == named("setting", "taint")
     assert convert.present_part("GPUs", "") == Part(name="GPUs")
 

@@ -52,15 +52,9 @@ def test_a_verdict_is_the_newest_of_its_suite_and_failed_counts(kept: History) -
     fill(kept)
     fleet = read_fleet(kept, "prod", now=NOW)
     first, second, third = (run.started for run in fleet.runs)
-    assert fleet.verdicts["gpu01"] == {
-        "gpu": LastVerdict(third, "passed"),
-        "os": LastVerdict(second, "passed"),
-    }
+    assert fleet.verdicts["gpu01"] == {"gpu": LastVerdict(third, "passed"), "os": LastVerdict(second, "passed")}
     # an error and "not tested" are no verdicts
-    assert fleet.verdicts["gpu02"] == {
-        "gpu": LastVerdict(second, "failed"),
-        "os": LastVerdict(first, "passed"),
-    }
+    assert fleet.verdicts["gpu02"] == {"gpu": LastVerdict(second, "failed"), "os": LastVerdict(first, "passed")}
     ends = {"gpu.a": "passed", "gpu.b": "failed", "gpu.c": "passed"}
     store(kept, 4, [result("gpu01", check, end) for check, end in ends.items()], end=1)
     assert read_fleet(kept, "prod", now=NOW).verdicts["gpu01"]["gpu"].outcome == "failed"
@@ -82,6 +76,5 @@ def test_acts_come_newest_first(kept: History) -> None:
         act = event("node_result", node=node, result="drained", reason="bad")
         store(kept, number, [result(node, "gpu.a"), act | {"time": FIRST + number * DAY}])
     assert read_fleet(kept, "prod", now=NOW).acts == tuple(
-        Act(FIRST + number * DAY, f"gpu0{number}", "drained", "", f"night00{number}", "bad")
-        for number in (2, 1)
+        Act(FIRST + number * DAY, f"gpu0{number}", "drained", "", f"night00{number}", "bad") for number in (2, 1)
     )

@@ -79,9 +79,7 @@ def bandwidths(night: int, factors: Mapping[str, float] | None = None) -> list[d
     return found
 
 
-def night(
-    values: Mapping[str, Any], *, check: str = "nccl.x", unit: str = "GB/s", **more: Any
-) -> list[dict[str, Any]]:
+def night(values: Mapping[str, Any], *, check: str = "nccl.x", unit: str = "GB/s", **more: Any) -> list[dict[str, Any]]:
     """Return the results of one metric on nodes; None: the check passed and measured nothing."""
     return [
         result(node, check, metrics=[] if value is None else [metric("bw", value, unit, **more)])
@@ -189,9 +187,7 @@ def test_a_node_that_failed_or_is_waived_is_no_baseline_and_the_others_are(kept:
     bad = add(kept, 2, failed, end=1)
     assert (bad.run.complete, bad.run.good) == (True, False)
     waived = [
-        one | {"outcome": "waived"}
-        if (one["node"], one["check"]) == ("gpu02", "nccl.alone_bandwidth")
-        else one
+        one | {"outcome": "waived"} if (one["node"], one["check"]) == ("gpu02", "nccl.alone_bandwidth") else one
         for one in bandwidths(3)
     ]
     add(kept, 3, waived)
@@ -690,10 +686,7 @@ def test_a_page_over_all_runs_is_written(three_nights: Path, tmp_path: Path, cal
     assert (status, "--html shows all nodes" in err) == (4, True)
 
 
-HOSTILE = (
-    *("'; DROP TABLE runs; --", "\x1b[2J\x1b[31mgpu", "\ud800gpu", "(cluster)", "*", "x" * 5000),
-    "gpu[01-99]",
-)
+HOSTILE = (*("'; DROP TABLE runs; --", "\x1b[2J\x1b[31mgpu", "\ud800gpu", "(cluster)", "*", "x" * 5000), "gpu[01-99]")
 
 
 def test_hostile_names_are_names(kept: History, called: Called) -> None:

@@ -175,11 +175,7 @@ def test_no_control_character_and_no_escape_sequence_is_left() -> None:
 
 
 def test_endless_output_is_cut_and_marked() -> None:
-    endless: dict[str, Any] = {
-        "text": "x" * 5_000_000,
-        "message": "y" * 5_000_000,
-        "measured": "z" * 5_000_000,
-    }
+    endless: dict[str, Any] = {"text": "x" * 5_000_000, "message": "y" * 5_000_000, "measured": "z" * 5_000_000}
     page = html.render(read_run(a_run([failing("gpu01", **endless)])))
     assert len(page) < 100_000
     assert "characters left out ...]" in page
@@ -197,9 +193,7 @@ FIELDS = (
 KINDS = "start nodes result lost allocation error finish rerun drain_decision other"
 
 
-EVENTS = st.tuples(
-    st.sampled_from(KINDS.split()), st.dictionaries(st.sampled_from(FIELDS.split()), JSON, max_size=8)
-)
+EVENTS = st.tuples(st.sampled_from(KINDS.split()), st.dictionaries(st.sampled_from(FIELDS.split()), JSON, max_size=8))
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
@@ -238,14 +232,7 @@ def full_run() -> list[dict[str, Any]]:
     told = {"state": "IDLE", "reproduce": ["srun a"], "rerun": "pytest x"}
     said: dict[str, Any] = {"annotation": told, "text": "the text", "logs": ["steps/0001-gpu.log", "../x"]}
     warning = {"part": gpu(3, uuid="GPU-d", address="0:4").as_dict(), "measured": "1 replay", "expected": "0"}
-    cell = {
-        "title": "matrix",
-        "row": "srun",
-        "column": "MPI",
-        "text": "fails",
-        "note": "no PMI",
-        "place": [0, 0],
-    }
+    cell = {"title": "matrix", "row": "srun", "column": "MPI", "text": "fails", "note": "no PMI", "place": [0, 0]}
     curve = {"title": "all_reduce, 2 nodes x 8 GPUs", "points": [[1024, 10.0], [1 << 20, 200.0], ["x", 1.0]]}
     results = [
         *(measured(node, place) for place, node in enumerate(good)),
@@ -265,13 +252,7 @@ def full_run() -> list[dict[str, Any]]:
     ]
     group = {"nodes": "gpu[01-02]", "profile": "h100", "description": "8 H100", "source": "a sheet"}
     slurmd = {"22.05.8": nodes[:2], "23.02": nodes[2:3]}
-    start = {
-        "simulated": True,
-        "arguments": ["-m", "gpu"],
-        "host": "login1",
-        "groups": [group],
-        "slurmd": slurmd,
-    }
+    start = {"simulated": True, "arguments": ["-m", "gpu"], "host": "login1", "groups": [group], "slurmd": slurmd}
     not_tested = {drained: ["unavailable", 'DRAINED: "cable" by root']}
     acts = {"decision": "drain", "why": "it failed", "checks": ["gpu.nvlink_state"], "dry_run": False}
     return [
@@ -281,8 +262,7 @@ def full_run() -> list[dict[str, Any]]:
         event("error", message="slurm.epilog failed"),
         event("drain_decision", node=bad, **acts),
         event("drain_over_budget", nodes=good[:2], budget="10%"),
-        event("finish", exit=1, complaints=["gpu02 was lost"], processes={"srun": 5})
-        | {"time": 1795254000.5},
+        event("finish", exit=1, complaints=["gpu02 was lost"], processes={"srun": 5}) | {"time": 1795254000.5},
     ]
 
 
@@ -473,9 +453,7 @@ def test_a_lost_node_is_not_drawn_as_one_that_passed(monkeypatch: pytest.MonkeyP
 
 def test_a_suite_without_a_result_is_no_column_but_named_with_its_reason() -> None:
     whys = {"mpi": "no section mpi", "ray": "no section ray", "ddp": "no section ray"}
-    results = [
-        unjudged("gpu00", "not applicable", check=f"{suite}.x", reason=why) for suite, why in whys.items()
-    ]
+    results = [unjudged("gpu00", "not applicable", check=f"{suite}.x", reason=why) for suite, why in whys.items()]
     found = html_map.fleet_map(run_with([passing("gpu00"), *results], 1), {})
     assert found["suites"] == ["gpu"]
     assert found["idle"] == [("ddp, ray", "no section ray"), ("mpi", "no section mpi")]

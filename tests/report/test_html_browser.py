@@ -83,14 +83,7 @@ def test_a_hostile_page_makes_no_complaint_and_no_request(browse: Browse) -> Non
     # a request would be refused by the page's policy, and state here
     assert "CONSOLE" not in done.stderr, done.stderr
     # it was "tools none" until the page's own script ran, under its policy
-    for part in (
-        'class="tools"',
-        'id="verdict"',
-        'id="map"',
-        'id="failures"',
-        'id="gaps"',
-        'id="environment"',
-    ):
+    for part in ('class="tools"', 'id="verdict"', 'id="map"', 'id="failures"', 'id="gaps"', 'id="environment"'):
         assert part in done.stdout
 
 
@@ -195,7 +188,9 @@ def test_nothing_is_wider_than_the_window(width: int, cell: str, browse: Browse)
 
 def test_what_is_signed_is_printed_on_four_pages(tmp_path: Path, browse: Browse) -> None:
     left_out = "#map table, #failures, #numbers tr.unjudged, #warnings table, details.log, .fail .command"
-    signed = "#record .sign, #work, #map svg, .card li, #bandwidth svg, #numbers td, #warnings summary, #gaps td, .paper"
+    signed = (
+        "#record .sign, #work, #map svg, .card li, #bandwidth svg, #numbers td, #warnings summary, #gaps td, .paper"
+    )
     choices, page = [*left_out.split(", "), *signed.split(", ")], faulty()
     printed = seen(page, browse, width=PAPER, printed=True, choices=choices)
     assert [choice for choice in choices if printed[choice]] == signed.split(", ")
@@ -208,12 +203,9 @@ def test_what_is_signed_is_printed_on_four_pages(tmp_path: Path, browse: Browse)
 def a_year() -> str:
     """Return the page of the history of 60 nodes in 365 runs."""
     nodes = [f"gpu{n:03}" for n in range(60)]
-    states = {
-        node: "".join("f" if night % 97 == n else "p" for night in range(365)) for n, node in enumerate(nodes)
-    }
+    states = {node: "".join("f" if night % 97 == n else "p" for night in range(365)) for n, node in enumerate(nodes)}
     verdicts = {
-        node: {suite: LastVerdict(1.7e9 + n * 9e4, "passed") for suite in SUITES}
-        for n, node in enumerate(nodes)
+        node: {suite: LastVerdict(1.7e9 + n * 9e4, "passed") for suite in SUITES} for n, node in enumerate(nodes)
     }
     acts = tuple(Act(1.7e9, node, "drained", "ops", "night001", "a reason " * 9) for node in nodes)
     worst = (Worst("gpu001", 3, 365, 1.7e9, (("gpu.a_check_with_a_long_name", 3),)),)

@@ -19,15 +19,11 @@ DASH = "\N{EN DASH}"
 
 def a_fabric(*parts: Part, leaves: int = 3, nodes: int = 4, known: bool = True) -> list[dict[str, Any]]:
     names = [f"gpu{n:03}" for n in range(1, leaves * nodes + 1)]
-    found = [
-        {"part": part.as_dict(), "measured": f"{n} GB/s", "expected": "as fast"}
-        for n, part in enumerate(parts)
-    ]
+    found = [{"part": part.as_dict(), "measured": f"{n} GB/s", "expected": "as fast"} for n, part in enumerate(parts)]
     results = [passing(names[0]), *([failing("", check="nccl.links", findings=found)] if parts else [])]
     events = a_run(results, nodes=names)
     events[1]["places"] = [
-        {"switch": f"leaf{leaf}" * known, "nodes": names[leaf * nodes : (leaf + 1) * nodes]}
-        for leaf in range(leaves)
+        {"switch": f"leaf{leaf}" * known, "nodes": names[leaf * nodes : (leaf + 1) * nodes]} for leaf in range(leaves)
     ]
     return events
 
@@ -60,9 +56,7 @@ def test_a_slow_link_is_drawn_and_named_by_both_ends() -> None:
 def test_a_slow_leaf_and_what_is_undecided() -> None:
     found = drawn(
         a_fabric(
-            Part("leaf", name="leaf1"),
-            Part("group", name="gpu[009-010]", nodes=("gpu009", "gpu010")),
-            Part(name="odd"),
+            Part("leaf", name="leaf1"), Part("group", name="gpu[009-010]", nodes=("gpu009", "gpu010")), Part(name="odd")
         )
     )
     assert [(row["kind"], row["where"]) for row in found["rows"]] == [

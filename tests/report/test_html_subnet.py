@@ -12,11 +12,7 @@ from report_helpers import a_run, passing
 from pytest_gpucluster.report.html_subnet import subnet
 
 FABRIC = {
-    "switches": [
-        ["leaf01", 0, 16, "", ""],
-        ["leaf<02>", 0, 16, "7 uplinks", "bad"],
-        ["spine01", 1, 0, "", ""],
-    ],
+    "switches": [["leaf01", 0, 16, "", ""], ["leaf<02>", 0, 16, "7 uplinks", "bad"], ["spine01", 1, 0, "", ""]],
     "links": [[0, 2, 2, "", ""], [1, 2, 1, "leaf<02> port 33 - spine01 port 3: 4x EDR", "bad"]],
 }
 

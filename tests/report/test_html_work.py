@@ -54,10 +54,7 @@ def test_each_node_has_a_card_the_hardest_first() -> None:
 
 
 def test_a_node_that_was_not_tested_has_no_picture_of_whole_gpus() -> None:
-    found = [
-        failing("gpu01", check="gpu.a"),
-        failing("gpu02", check="run.available", outcome="error", findings=[]),
-    ]
+    found = [failing("gpu01", check="gpu.a"), failing("gpu02", check="run.available", outcome="error", findings=[])]
     start = {"groups": [{"nodes": "g", "gpus": 8}]}
     events = a_run(found, nodes=NODES[:2], not_tested={"gpu02": ["unavailable", "DRAINED"]}, start=start)
     events[1]["places"] = [{"group": "g", "nodes": list(NODES)}]
@@ -73,9 +70,7 @@ def test_only_nodes_with_the_same_findings_share_a_card() -> None:
     assert nodes_of_cards(results) == [["gpu01", "gpu03"], ["gpu02"], ["gpu04"]]
     results[2] = failing("gpu03", check="gpu.other")
     assert nodes_of_cards(results) == [["gpu01"], ["gpu02"], ["gpu04"], ["gpu03"]]
-    links = [
-        failing(node, part=nvlink(link, gpu(4, uuid="x"))) for node, link in (("gpu01", 7), ("gpu02", 9))
-    ]
+    links = [failing(node, part=nvlink(link, gpu(4, uuid="x"))) for node, link in (("gpu01", 7), ("gpu02", 9))]
     found = [str(card["failures"][0]["findings"][0][0]) for card in work(links)["cards"]]
     assert found == ["GPU 4 (x) NVLink 7", "GPU 4 (x) NVLink 9"]  # of one GPU, and yet different parts
 

@@ -78,9 +78,7 @@ def result(
     return {"event": "result", "time": 1.5, **told, **known, **fields}
 
 
-def shard(
-    path: Path, results: list[dict[str, Any]], *, began: float, nodes: tuple[str, ...] = ("gpu01",)
-) -> Path:
+def shard(path: Path, results: list[dict[str, Any]], *, began: float, nodes: tuple[str, ...] = ("gpu01",)) -> Path:
     """Write the JUnit file of a finished run."""
     start = {"event": "start", "time": began, "run": f"run{began:g}", "cluster": "prod", "simulated": False}
     about = {"event": "nodes", "time": began, "selected": list(nodes)}
@@ -91,9 +89,7 @@ def shard(
 
 def test_hostile_text_makes_a_valid_file(tmp_path: Path) -> None:
     bad = "\x00\x1b[31m ]]> <a b='&\"'> \ud800 \ufffe \x85"
-    hostile = result(
-        "test_x", "failed", message=bad, annotation={"note": bad}, properties=[[bad, bad]], text=bad
-    )
+    hostile = result("test_x", "failed", message=bad, annotation={"note": bad}, properties=[[bad, bad]], text=bad)
     path = shard(tmp_path / "a.xml", [hostile], began=1)
     assert_valid(path)
     (case,) = cases(path).values()

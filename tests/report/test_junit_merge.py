@@ -24,9 +24,7 @@ def case(name: str = "t", inside: str = "", of: str = "gpucluster.gpu.gpu01") ->
 
 
 def written(path: Path, shard: str, head: str = "", stamp: str = "2026-11-20T00:00:00") -> Path:
-    path.write_text(
-        f"<testsuites><testsuite name='x' timestamp='{stamp}'>{head}{shard}</testsuite></testsuites>"
-    )
+    path.write_text(f"<testsuites><testsuite name='x' timestamp='{stamp}'>{head}{shard}</testsuite></testsuites>")
     return path
 
 
@@ -103,9 +101,7 @@ def test_a_merged_case_keeps_the_text_of_every_attempt(tmp_path: Path) -> None:
         "",
     ]
     _, (one,), _ = merged(tmp_path, *(case(inside=inside) for inside in shards))
-    told = [
-        (type(it).__name__, it.message, it.type, it.stack_trace, it.system_out) for it in one.interim_result
-    ]
+    told = [(type(it).__name__, it.message, it.type, it.stack_trace, it.system_out) for it in one.interim_result]
     assert told == [
         ("RerunFailure", "first <1>", "rerun", "long", "0"),
         ("FlakyFailure", "7 <a>", "failed", "why", "note"),
@@ -154,10 +150,7 @@ def test_the_worst_of_one_name_in_one_file_stands_with_what_else_is_red(tmp_path
 OUT = case("test_available", BROKEN, "gpucluster.run.gpu01")
 
 
-OTHER, NO_CLASS = (
-    case("test_other", BROKEN, "gpucluster.run.gpu01"),
-    case("test_available", BROKEN, "gpu01"),
-)
+OTHER, NO_CLASS = (case("test_other", BROKEN, "gpucluster.run.gpu01"), case("test_available", BROKEN, "gpu01"))
 
 
 def test_a_node_that_was_judged_has_come_back(tmp_path: Path) -> None:
@@ -179,9 +172,7 @@ def test_a_node_with_a_long_name_has_come_back_but_not_by_what_was_judged_before
 
 
 def of(nodes: str) -> str:
-    return (
-        f"<properties><property name='other' value='o'/><property name='nodes' value='{nodes}'/></properties>"
-    )
+    return f"<properties><property name='other' value='o'/><property name='nodes' value='{nodes}'/></properties>"
 
 
 def test_runs_on_other_nodes_are_scopes_of_which_the_worst_decides(tmp_path: Path) -> None:
@@ -227,9 +218,7 @@ def test_the_command_writes_over_no_file_of_a_run(tmp_path: Path, capsys: pytest
     out = tmp_path / "sub" / "out.xml"
     assert cli.main(["junit", "merge", str(out), str(one), str(two)]) == run_command.OK
     told = capsys.readouterr().out
-    assert (
-        told == f"{out}: 1 testcases of 2 files: 1 passed (1 of them flaky), 0 failed, 0 errors, 0 skipped\n"
-    )
+    assert told == f"{out}: 1 testcases of 2 files: 1 passed (1 of them flaky), 0 failed, 0 errors, 0 skipped\n"
     assert out.stat().st_mode & 0o777 == 0o600
     for name in ("junit.xml", "events.jsonl"):
         (tmp_path / name).write_text("kept")

@@ -79,9 +79,7 @@ def test_the_hardest_repair_is_first_and_each_finding_has_its_line() -> None:
     rows = found(GPU, "a row remapping failed", "no failure", "return to vendor", "no spare rows")
     results = [
         result(
-            "gpu0004",
-            "os.services",
-            **found(named("service", "gpu-manager.service"), "failed", "active", "configure"),
+            "gpu0004", "os.services", **found(named("service", "gpu-manager.service"), "failed", "active", "configure")
         ),
         *(result(node, "gpu.nvlink_state", **links) for node in ("gpu0001", "gpu0002")),
         result("gpu0003", "gpu.remapped_rows", **rows),

@@ -41,10 +41,7 @@ def cable(serial: str, adapter: str = "mlx5_0") -> InstalledPart:
 
 
 def night(
-    day: int,
-    parts: Mapping[str, Sequence[InstalledPart]],
-    *failed: tuple[str, Part],
-    action: Action = Action.DRAIN,
+    day: int, parts: Mapping[str, Sequence[InstalledPart]], *failed: tuple[str, Part], action: Action = Action.DRAIN
 ) -> Recorded:
     """Return the run of a night: what its nodes list, and which parts failed on which node."""
     bad = {node for node, _ in failed}
@@ -54,9 +51,7 @@ def night(
         for node, part in failed
     ]
     at, fit = day * DAY, frozenset(set(parts) - bad)
-    return Recorded(
-        f"run{day:03}", "prod", False, at, at + 60, int(bool(bad)), "", tuple(items), (), fit, parts=parts
-    )
+    return Recorded(f"run{day:03}", "prod", False, at, at + 60, int(bool(bad)), "", tuple(items), (), fit, parts=parts)
 
 
 def known(history: History, name: str) -> KnownPart:
@@ -65,9 +60,7 @@ def known(history: History, name: str) -> KnownPart:
 
 
 def stays(history: History, name: str) -> list[tuple[str, str, float, float | None]]:
-    return [
-        (it.node, it.slot, it.since / DAY, it.until and it.until / DAY) for it in known(history, name).stays
-    ]
+    return [(it.node, it.slot, it.since / DAY, it.until and it.until / DAY) for it in known(history, name).stays]
 
 
 def test_a_gpu_that_moves_takes_its_record_along_and_is_named_at_once(history: History) -> None:
@@ -115,14 +108,10 @@ def test_what_cannot_be_read_ends_no_stay_and_two_of_a_number_are_no_part(histor
     assert stays(history, "1") == [("a", "gpu 0000:00:00.0", 1, None)]
     history.add(night(3, {"a": [card("2", 1), cable("C1")], "b": [cable("C1")], "c": [card("")]}))
     assert stays(history, "1") == [("a", "gpu 0000:00:00.0", 1, 3)]
-    assert stays(history, "C1") == [("a", "cable mlx5_0", 1, 3)], (
-        "of two cables with a number it is unknown which"
-    )
+    assert stays(history, "C1") == [("a", "cable mlx5_0", 1, 3)], "of two cables with a number it is unknown which"
     assert not history.ledger.find("c", simulated=False)
     history.add(night(4, {"a": [card("1"), cable("C1")]}))
-    assert stays(history, "1") == [("a", "gpu 0000:00:00.0", 1, None)], (
-        "it was there again, nowhere else between"
-    )
+    assert stays(history, "1") == [("a", "gpu 0000:00:00.0", 1, None)], "it was there again, nowhere else between"
 
 
 def test_a_lost_part_fails_in_its_slot_and_its_own_cluster(history: History) -> None:
@@ -160,9 +149,7 @@ def test_a_setting_is_no_failure_of_a_part_and_a_run_is_entered_once(history: Hi
     assert len(known(history, "1").failures) == 1
 
 
-def test_over_a_year_of_swaps_each_stay_is_right_and_each_lemon_is_named_at_its_return(
-    history: History,
-) -> None:
+def test_over_a_year_of_swaps_each_stay_is_right_and_each_lemon_is_named_at_its_return(history: History) -> None:
     """Runs of nodes x GPUs; the expectation is kept beside, by hand of the technician."""
     draw, nodes = random.Random(50), [f"n{it:02}" for it in range(12)]
     serial = iter(range(1000, 9999))
@@ -189,8 +176,7 @@ def test_over_a_year_of_swaps_each_stay_is_right_and_each_lemon_is_named_at_its_
             shelf.append(out)
         bad = draw.choice(sorted(installed)) if day % 3 == 0 else None
         parts = {
-            node: [card(name, slot) for (at, slot), name in sorted(installed.items()) if at == node]
-            for node in nodes
+            node: [card(name, slot) for (at, slot), name in sorted(installed.items()) if at == node] for node in nodes
         }
         if bad:
             failed = [(bad[0], card(installed[bad], bad[1]).part)]
@@ -209,13 +195,8 @@ def test_over_a_year_of_swaps_each_stay_is_right_and_each_lemon_is_named_at_its_
                 merged[-1][2] = until  # it came back into the slot that it had last
             else:
                 merged.append([place, since, until])
-        found = [
-            [it.node, it.slot, it.since / DAY, it.until and it.until / DAY]
-            for it in known(history, name).stays
-        ]
-        assert found == [
-            [node, f"gpu 0000:{slot:02x}:00.0", since, until] for (node, slot), since, until in merged
-        ]
+        found = [[it.node, it.slot, it.since / DAY, it.until and it.until / DAY] for it in known(history, name).stays]
+        assert found == [[node, f"gpu 0000:{slot:02x}:00.0", since, until] for (node, slot), since, until in merged]
 
 
 def test_the_command_shows_a_part_a_node_and_repeat_offenders(
@@ -224,9 +205,7 @@ def test_the_command_shows_a_part_a_node_and_repeat_offenders(
     assert cli.main(["parts", "--lemons", "--history", str(history.path)]) == 0
     assert capsys.readouterr().out == "no part failed again\n"
     for day, bad in enumerate((True, False, True), 1):
-        history.add(
-            night(day, {"a": [card("165"), card("166", 1)]}, *([("a", card("165").part)] if bad else []))
-        )
+        history.add(night(day, {"a": [card("165"), card("166", 1)]}, *([("a", card("165").part)] if bad else [])))
     history.add(night(4, {"a": [card("166", 1)], "b": [card("165")]}))
     file = ["--history", str(history.path)]
     for words, shown in (

@@ -41,9 +41,7 @@ def result(
     return {"event": "result", "time": 105.5, "nodeid": nodeid, "outcome": outcome, **known, **fields}
 
 
-def metric(
-    name: str, value: float | str, unit: str, device: str = "", *, detail: bool = False
-) -> dict[str, Any]:
+def metric(name: str, value: float | str, unit: str, device: str = "", *, detail: bool = False) -> dict[str, Any]:
     return {"name": name, "value": value, "unit": unit, "part": part_of(device), "detail": detail}
 
 
@@ -117,9 +115,7 @@ def test_the_gpu_of_a_failure_is_its_index() -> None:
         (parts.nvlink(3, parts.gpu(12)), "12"),
         (parts.named("file", "GPU 4"), ""),
     ):
-        red = result(
-            "gpu.a", "failed", verdicts=[{"findings": [{"part": part.as_dict()}, {"part": part.as_dict()}]}]
-        )
+        red = result("gpu.a", "failed", verdicts=[{"findings": [{"part": part.as_dict()}, {"part": part.as_dict()}]}])
         label = f',gpu="{gpu}"' if gpu else ""
         failed = f'gpucluster_check_failed{{check="gpu.a",cluster="prod"{label},node="gpu01"}} 1.0'
         assert lines(red)[1:] == [failed]
@@ -188,9 +184,7 @@ def written(*results: dict[str, Any], simulated: bool = False, exit_: int = 0) -
     return {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines}
 
 
-def fires(
-    folder: Path, series: dict[str, str], hours: int, expected: dict[str, list[dict[str, str]]]
-) -> None:
+def fires(folder: Path, series: dict[str, str], hours: int, expected: dict[str, list[dict[str, str]]]) -> None:
     """Let promtool judge the rules over constant series; `expected` has the labels of each alert, the others must not fire."""
     tests = [
         {

@@ -60,9 +60,7 @@ def run_of(
     items = [RecordedItem(node, it, passed) for node in parts for it in checks if (node, it) not in red]
     status = int(bool(bad)) if exit_status is None else exit_status
     begin = at * DAY
-    return Recorded(
-        f"run{at:06.2f}", "prod", False, begin, begin + 60, status, "", (*items, *bad), (), parts=parts
-    )
+    return Recorded(f"run{at:06.2f}", "prod", False, begin, begin + 60, status, "", (*items, *bad), (), parts=parts)
 
 
 def items(history: History) -> list[WorkItem]:
@@ -149,12 +147,8 @@ def test_an_item_follows_its_part_and_its_successor_in_the_slot_proves_it(histor
 
 
 def test_a_finding_that_nodes_share_is_one_item_which_each_of_them_must_pass(history: History) -> None:
-    found = Finding(
-        named("setting", "governor"), "powersave", "performance", Action.CONFIGURE, code="differs"
-    )
-    bad = [
-        RecordedItem(node, "os.drift", "failed", "", "configure", (found,), common=(found,)) for node in "ab"
-    ]
+    found = Finding(named("setting", "governor"), "powersave", "performance", Action.CONFIGURE, code="differs")
+    bad = [RecordedItem(node, "os.drift", "failed", "", "configure", (found,), common=(found,)) for node in "ab"]
     checks = (*CHECKS, "os.drift")
     history.add(run_of(1, USUAL, *bad, checks=checks))
     (it,) = items(history)
@@ -176,9 +170,7 @@ def test_a_check_of_the_whole_cluster_is_proved_by_a_run_with_all_its_nodes(hist
     assert states(history) == {1: "proved"}
 
 
-def test_a_check_of_the_cluster_without_nodes_is_tested_without_nodes(
-    history: History, tmp_path: Path
-) -> None:
+def test_a_check_of_the_cluster_without_nodes_is_tested_without_nodes(history: History, tmp_path: Path) -> None:
     history.add(run_of(1, {}, failure("", "controller.errors", named("service", "slurmctld"))))
     change(history, 1, "done", 1.5)
     history.add(run_of(2, USUAL))
@@ -229,9 +221,7 @@ class _Dies:
         return self._db.executemany(*words)
 
 
-def test_a_process_that_dies_between_two_statements_leaves_the_run_whole_or_not_at_all(
-    tmp_path: Path,
-) -> None:
+def test_a_process_that_dies_between_two_statements_leaves_the_run_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "h.sqlite"
     second = run_of(2, USUAL, failure("b", "gpu.ecc_volatile", card("S2").part))
     with contextlib.closing(History(path, create=True)) as history:
@@ -312,9 +302,7 @@ def test_a_wrong_place_or_unit_is_refused_with_its_line(tmp_path: Path, more: st
     assert where in str(error.value)
 
 
-def test_a_run_of_the_list_tests_what_is_done_with_two_healthy_neighbours(
-    history: History, tmp_path: Path
-) -> None:
+def test_a_run_of_the_list_tests_what_is_done_with_two_healthy_neighbours(history: History, tmp_path: Path) -> None:
     names = [f"n{it:02}" for it in range(1, 9)]
     bad = [failure(node, "gpu.ecc_volatile", gpu(0)) for node in ("n03", "n04", "n07")]
     history.add(run_of(1, dict.fromkeys(names, ()), *bad))
@@ -384,9 +372,7 @@ def test_the_command_lists_claims_and_hands_over(
     )
 
 
-def test_a_technician_who_is_wrong_in_a_tenth_ends_with_a_fleet_that_fits(
-    history: History, tmp_path: Path
-) -> None:
+def test_a_technician_who_is_wrong_in_a_tenth_ends_with_a_fleet_that_fits(history: History, tmp_path: Path) -> None:
     """64 nodes of 8 GPUs arrive in 4 waves, with 30 faults. A run finds the faults that are there; a pass is the truth."""
     seed = random.Random(50)
     names = [f"n{it:02}" for it in range(1, 65)]

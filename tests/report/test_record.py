@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 LEAST = Quantity(300.0, "GB/s", "at least 300 GB/s (profile h200-8)")
 GROUPS = [{"nodes": "gpu[01-02]", "profile": "h200-8"}, {"nodes": "gpu03", "profile": "h100-8"}]
-SOLD = InstalledPart(
-    gpu(0, uuid="GPU-1", address="0000:1b:00.0", serial="165"), "NVIDIA", "692-2G520", "96.00"
-)
+SOLD = InstalledPart(gpu(0, uuid="GPU-1", address="0000:1b:00.0", serial="165"), "NVIDIA", "692-2G520", "96.00")
 CABLE = InstalledPart(Part("cable", None, "mlx5_0", serial="MT9"), "Mellanox", "MCP1", length="2")
 
 FOREIGN = {"part": {"kind": "\x1b[31m", "serial": "166"}}, {"part": {"kind": "\ud800"}}
@@ -40,11 +38,7 @@ def busbw(value: float, bound: Quantity | None = LEAST) -> Metric:
 
 EVENTS = a_run(
     [
-        of(
-            "gpu01",
-            busbw(310.0),
-            parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict(), CABLE.as_dict(), *FOREIGN],
-        ),
+        of("gpu01", busbw(310.0), parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict(), CABLE.as_dict(), *FOREIGN]),
         of("gpu02", busbw(330.0), Metric("bandwidth", 330.0, "GB/s", gpu(0))),  # as much: the first is named
         of("gpu02", Metric("rounds", 3, "rounds"), Metric("ports", 8, "ports")),
         of("gpu03", busbw(250.0)),
@@ -77,20 +71,11 @@ def test_figures_are_of_a_suite_and_a_kind_of_node_with_the_bound_and_its_source
     assert found["parts"]["gpu01"][0] == known | places
 
 
-def test_page_and_command_show_what_the_record_holds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_page_and_command_show_what_the_record_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = write_run(tmp_path / "run", *EVENTS)
     page = html.render(read_log(log))
     sha256 = hashlib.sha256((log.parent / record.RECORD).read_bytes()).hexdigest()
-    for shown in (
-        LEAST.text,
-        "h200-8",
-        "165",
-        "692-2G520",
-        "result: mpi<br>narrowed by: <code>a path",
-        sha256,
-    ):
+    for shown in (LEAST.text, "h200-8", "165", "692-2G520", "result: mpi<br>narrowed by: <code>a path", sha256):
         assert shown in page.replace("<wbr>", "")
     assert cli.main(["record", "show", str(log)]) == 0
     printed = capsys.readouterr().out

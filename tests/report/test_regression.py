@@ -12,14 +12,7 @@ from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.metric_direction import MetricTrend
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.report import regression as trend
-from pytest_gpucluster.report.regression import (
-    Change,
-    Comparison,
-    FleetHistory,
-    Past,
-    Turn,
-    worse_of,
-)
+from pytest_gpucluster.report.regression import Change, Comparison, FleetHistory, Past, Turn, worse_of
 from pytest_gpucluster.report.run_snapshot import ItemMetric
 
 FLEET, NO_FLEET = FleetHistory(470.0, 476.0, 5), FleetHistory(None, None, 0)
@@ -120,9 +113,7 @@ def test_a_pair_is_a_link_unless_an_end_got_worse_itself() -> None:
     # it is named once for each check and metric
     several = (one, *(change("gpu02", device="with gpu01", **it) for it in ({"check": "y"}, {"name": "z"})))
     found = [(it.where, it.change.item.check, it.change.metric.name) for it in worse_of(several)]
-    assert found == [
-        ("link gpu01 - gpu02", *of) for of in (("nccl.x", "busbw"), ("y", "busbw"), ("nccl.x", "z"))
-    ]
+    assert found == [("link gpu01 - gpu02", *of) for of in (("nccl.x", "busbw"), ("y", "busbw"), ("nccl.x", "z"))]
 
 
 def test_many_nodes_share_a_line_and_lines_have_a_limit() -> None:

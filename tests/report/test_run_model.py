@@ -122,8 +122,7 @@ def test_a_good_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"run": ""}, {"cluster": None}, {"time": "5"}, {"time": True}, {"time": float("inf")}, {"event": "x"}],
+    "wrong", [{"run": ""}, {"cluster": None}, {"time": "5"}, {"time": True}, {"time": float("inf")}, {"event": "x"}]
 )
 def test_what_is_no_log_of_a_run_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(GpuClusterError, match=r"^here: not the event log of a run: it has no start event"):

@@ -55,14 +55,7 @@ def test_a_run_names_the_loop_of_its_hot_nodes_and_of_a_metric_that_passed() -> 
 
 
 def test_what_the_run_reads_is_a_factor_too() -> None:
-    place = {
-        "group": "all",
-        "partition": "batch",
-        "arch": "x86_64",
-        "image": "6.8",
-        "switch": "leaf1",
-        "nodes": NODES,
-    }
+    place = {"group": "all", "partition": "batch", "arch": "x86_64", "image": "6.8", "switch": "leaf1", "nodes": NODES}
     part = {"part": {"kind": "gpu", "name": "GPU-1"}, "number": "692-2G520", "firmware": "96.00"}
     events = night(places=[place])
     events[2]["parts"] = [part]
@@ -83,9 +76,7 @@ def test_a_run_without_factors_or_a_foreign_log_has_no_cause(factors: Any) -> No
     assert line.startswith("shared: no value of a factor explains")
 
 
-def test_the_history_finds_what_no_single_night_shows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_history_finds_what_no_single_night_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "history.sqlite"
     with contextlib.closing(History(path, create=True)) as history:
         for number in range(1, 6):

@@ -60,12 +60,7 @@ def test_a_run_leaves_everything_in_one_folder(sandbox: Sandbox, tmp_path: Path)
     page = Page(text)
     assert page.verdict == "rejected"
     for words in (
-        *(
-            "mine.gpus failed on 2 nodes: gpu[01-02]",
-            "the step did not end well",
-            "captured words",
-            "SIMULATED",
-        ),
+        *("mine.gpus failed on 2 nodes: gpu[01-02]", "the step did not end well", "captured words", "SIMULATED"),
         "NVIDIA driver 580.159.04 VBIOS",
     ):
         assert words in page.text
@@ -100,11 +95,7 @@ def test_report_leaves_an_ended_runs_junit_file(tmp_path: Path, capsys: pytest.C
 def test_report_writes_elsewhere_and_takes_a_file(tmp_path: Path) -> None:
     folder = write_log(tmp_path / "r", finish=None)
     assert cli.main(["report", str(folder / "events.jsonl"), "--output", str(tmp_path / "new" / "here")]) == 0
-    assert {path.name for path in (tmp_path / "new" / "here").iterdir()} == {
-        "report.html",
-        "record.json",
-        "junit.xml",
-    }
+    assert {path.name for path in (tmp_path / "new" / "here").iterdir()} == {"report.html", "record.json", "junit.xml"}
     assert [path.name for path in folder.iterdir()] == ["events.jsonl"]
 
 

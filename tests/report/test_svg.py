@@ -10,12 +10,8 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def test_names_of_nodes_and_titles_are_escaped() -> None:
-    drawn = node_map(["a<1"], lambda _: "failed", link=lambda _: "") + curves(
-        [Curve("n<1", [(KIB, 1.0)])], title="t<&"
-    )
-    drawn += suite_map(["b<"], ["os"], lambda *_: "passed", link=lambda *_: "") + strip(
-        [1.0, 2.0], [], [], title="s<"
-    )
+    drawn = node_map(["a<1"], lambda _: "failed", link=lambda _: "") + curves([Curve("n<1", [(KIB, 1.0)])], title="t<&")
+    drawn += suite_map(["b<"], ["os"], lambda *_: "passed", link=lambda *_: "") + strip([1.0, 2.0], [], [], title="s<")
     assert len(re.findall(r"a&lt;1|n&lt;1|t&lt;&amp;|b&lt;|s&lt;", drawn)) >= 5
     assert not re.search(r"[abnts]<[1&\"]", drawn)
 

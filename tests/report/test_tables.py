@@ -7,10 +7,7 @@ import pytest
 from pytest_gpucluster.report.tables import table, wrapped
 
 HEADERS = ("metric", "unit", "min", "at", "max", "at")
-ROWS = [
-    ("bus bandwidth", "GB/s", 27.5, "gpu02", 361.5, "gpu03"),
-    ("clock", "MHz", 1980, "gpu01", 1980, "gpu01"),
-]
+ROWS = [("bus bandwidth", "GB/s", 27.5, "gpu02", 361.5, "gpu03"), ("clock", "MHz", 1980, "gpu01", 1980, "gpu01")]
 
 
 WHOLE = [

@@ -147,8 +147,7 @@ def random_runs(draw: st.DrawFn) -> Run:
     ]
     item = st.tuples(st.sampled_from([*nodes, ""]), st.sampled_from(OUTCOMES), st.sampled_from(CHECKS))
     ends = [
-        result(node, outcome, check=check, message="m")
-        for node, outcome, check in draw(st.lists(item, max_size=20))
+        result(node, outcome, check=check, message="m") for node, outcome, check in draw(st.lists(item, max_size=20))
     ]
     lost = [event("lost", node=node, why="gone") for node in draw(st.sets(of_node, max_size=2))]
     finish = draw(st.sampled_from((0, 1, 2, None)))
@@ -170,9 +169,7 @@ def test_the_numbers_add_up_and_are_the_same_in_all_outputs(run: Run) -> None:
     assert line.startswith(f"{len(run.selected)} node")
     text = html.render(run)
     at = text.index('<ul class="figures">')
-    shown = re.findall(
-        r"<li><b>(?:<svg.*?</svg>)?([\d,]+)</b>([^<]+)</li>", text[at : text.index("</ul>", at)]
-    )
+    shown = re.findall(r"<li><b>(?:<svg.*?</svg>)?([\d,]+)</b>([^<]+)</li>", text[at : text.index("</ul>", at)])
     assert [int(number) for number, _ in shown[:5]] == [len(run.selected), *expected.values()]
     suite = ET.fromstring(b"".join(junit.pieces(run))).find("testsuite")
     assert suite is not None

@@ -73,11 +73,7 @@ def test_a_number_against_a_bound(bound: str, value: float) -> None:
 def test_where_tasks_ran_elsewhere_the_configuration_is_the_cause_whatever_check_failed() -> None:
     where, tasks = {"gpu01": "the task ran on the host"}, (PayloadTask(1, "gpu02", 3, None, ()),)
     step = PayloadResult("k", ("gpu01", "gpu02"), 2, tasks, "the task ran on the host", misplaced=where)
-    whys = {
-        step.silent("gpu01"): task_place.CAUSE,
-        step.stopped: task_place.CAUSE,
-        step.silent("gpu02"): "own",
-    }
+    whys = {step.silent("gpu01"): task_place.CAUSE, step.stopped: task_place.CAUSE, step.silent("gpu02"): "own"}
     for found, cause in whys.items():
         assert found is not None
         failed = verdict(Outcome.FAILED, found.finding(Part("task"), "starts"), cause="own")
@@ -108,33 +104,19 @@ def test_a_record_as_plain_types() -> None:
     bad, good = "a\x1b[m PASSWORD=hunter2hunter2", "a?[m PASSWORD=<redacted>"
     dirty = Record(bad, bad, bad)
     metric = Metric(bad, 1.5, "s", bad, detail=True, better="higher")
-    dirty.add(
-        verdict(Outcome.FAILED, Finding("GPU 1", "1", "2"), metrics=(metric,), cause=bad, reason="plain")
-    )
+    dirty.add(verdict(Outcome.FAILED, Finding("GPU 1", "1", "2"), metrics=(metric,), cause=bad, reason="plain"))
     for place in (dirty.curves, dirty.cells):
         place.append({"title": bad})
     dirty.logs.append(bad)
     dirty.versions["nccl"] = bad
-    flat = {
-        "name": good,
-        "value": 1.5,
-        "unit": "s",
-        "part": {"name": good},
-        "detail": True,
-        "better": "higher",
-    }
+    flat = {"name": good, "value": 1.5, "unit": "s", "part": {"name": good}, "detail": True, "better": "higher"}
     judged = dirty.as_dict().pop("verdicts")[0]
     finding = {"code": "", "part": {"name": "GPU 1"}, "measured": "1", "expected": "2"}
     assert list(judged.items()) == [
         *(("check", "gpu.count"), ("outcome", "failed"), ("findings", [finding]), ("metrics", [flat])),
         *(("reason", "plain"), ("cause", good), ("hint", ""), ("action", "monitor"), ("advisories", [])),
     ]
-    told = {
-        "curves": [{"title": good}],
-        "cells": [{"title": good}],
-        "logs": [good],
-        "versions": {"nccl": good},
-    }
+    told = {"curves": [{"title": good}], "cells": [{"title": good}], "logs": [good], "versions": {"nccl": good}}
     head = dict.fromkeys(("suite", "check", "node"), good)
     assert dirty.as_dict() == {**head, "verdicts": [judged], "metrics": [flat], **told}
 

@@ -86,9 +86,7 @@ user root account trial-a partition debug: accepted
 job 99001: alive in the accounting
 no AllocTRES (COMPLETED, user root)
 """
-CHECKS = [
-    f"test_{name}" for name in ("access", "accounts", "job_records", "partition_access", "qos", "scheduling")
-]
+CHECKS = [f"test_{name}" for name in ("access", "accounts", "job_records", "partition_access", "qos", "scheduling")]
 
 
 def configured(plain: str) -> str:
@@ -167,9 +165,7 @@ def run(folder: Path, drafted: dict[str, Any]) -> Run:
     return run_pytest(folder, "--cluster=site.yaml", *SUITE, where=())
 
 
-def test_the_draft_of_a_site_states_it_and_passes_there(
-    box: Sandbox, drafted: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_draft_of_a_site_states_it_and_passes_there(box: Sandbox, drafted: dict[str, Any], tmp_path: Path) -> None:
     section = drafted["accounting"]
     assert section["accounts"]["ops"]["limits"] == {"GrpTRES": "gres/gpu=6"}
     assert section["accounts"]["trial-sizes"]["limits"]["MaxWall"] == "0-00:05:00"

@@ -129,9 +129,7 @@ def test_memory(gpucluster_node):
 @pytest.fixture
 def hostile(tmp_path: Path) -> Run:
     """One run against a node that prints all this."""
-    return run_pytest(
-        tmp_path, "--cluster=local", "-v", "-l", "--junitxml=junit.xml", files={"test_hostile.py": SUITE}
-    )
+    return run_pytest(tmp_path, "--cluster=local", "-v", "-l", "--junitxml=junit.xml", files={"test_hostile.py": SUITE})
 
 
 def shown(run: Run) -> dict[str, str]:
@@ -174,22 +172,7 @@ def test_no_hostile_text_and_no_secret_reaches_terminal_or_reports(hostile: Run)
 
 # --- quoting
 
-ODD = (
-    "$(touch owned)",
-    "`id`",
-    "a'b",
-    'a"b',
-    "\\",
-    "\n",
-    "-n",
-    "--",
-    "*",
-    "~",
-    "a;b|c&d",
-    "{x}",
-    "%s",
-    "é\x1b",
-)
+ODD = ("$(touch owned)", "`id`", "a'b", 'a"b', "\\", "\n", "-n", "--", "*", "~", "a;b|c&d", "{x}", "%s", "é\x1b")
 ANY = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 WORDS = st.lists(ANY | st.sampled_from(ODD), min_size=1, max_size=4)
 
@@ -296,9 +279,7 @@ def test_no_form_of_a_secret_and_no_control_is_left_anywhere(sandbox: Sandbox, t
     forms["private key that was cut"] = forms.pop("private key that was cut")  # which takes all that follows
     secrets = {kind: f"n0tSh0wn{number:02}" for number, kind in enumerate(forms)}
     plain = SECRET.replace("-", "")
-    planted = [
-        text.replace(SECRET, secrets[kind]).replace(plain, secrets[kind]) for kind, text in forms.items()
-    ]
+    planted = [text.replace(SECRET, secrets[kind]).replace(plain, secrets[kind]) for kind, text in forms.items()]
     home = tmp_path / "elsewhere"
     home.mkdir()
     (home / "planted").write_text("\n".join([*planted, "x" * 300]))  # pytest shows the end of a long text
@@ -323,6 +304,4 @@ def test_no_form_of_a_secret_and_no_control_is_left_anywhere(sandbox: Sandbox, t
     assert log.count("WANDB_API_KEY=<redacted>") == 2
     places = [*files, tmp_path / "history.db"]
     assert {path.stat().st_mode & 0o777 for path in places} == {0o600}
-    assert {
-        (tmp_path / "reports" / name).stat().st_mode & 0o777 for name in ("", "latest", "latest/steps")
-    } == {0o700}
+    assert {(tmp_path / "reports" / name).stat().st_mode & 0o777 for name in ("", "latest", "latest/steps")} == {0o700}

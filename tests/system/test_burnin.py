@@ -59,11 +59,7 @@ def arguments(sandbox: Sandbox, folder: Path, *words: object, **config: object) 
     plain["burnin"] |= config
     cluster = folder / "cluster.yaml"
     cluster.write_text(yaml.safe_dump(plain))
-    return [
-        f"--cluster={cluster}",
-        *("-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", "-m", "burnin"),
-        *words,
-    ]
+    return [f"--cluster={cluster}", *("-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", "-m", "burnin"), *words]
 
 
 def env_of(sandbox: Sandbox, **constants: object) -> dict[str, str]:
@@ -86,9 +82,7 @@ def failed(run: Run) -> dict[str, set[str]]:
 def parts(run: Run, node: str, check: str) -> set[str]:
     """Return the parts that a verdict names, without their UUIDs."""
     (found,) = (
-        event
-        for event in run.events
-        if event["event"] == "result" and (event["node"], event["check"]) == (node, check)
+        event for event in run.events if event["event"] == "result" and (event["node"], event["check"]) == (node, check)
     )
     known = (Part.read(finding["part"]) for it in found["verdicts"] for finding in it["findings"])
     return {str(part).partition(" (")[0] for part in known}

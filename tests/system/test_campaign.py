@@ -182,8 +182,7 @@ def test_a_full_cluster_is_tested_as_its_nodes_come_free(sandbox: Sandbox, tmp_p
     assert found["verdict"] == "ACCEPTED"
     assert all(len(group["sha256"]) == 64 for group in found["groups"] if group["run"])
     assert (
-        'gpucluster_campaign_nodes{campaign="busy",cluster="tiny",state="fit"} 4.0'
-        in (tmp_path / "x.prom").read_text()
+        'gpucluster_campaign_nodes{campaign="busy",cluster="tiny",state="fit"} 4.0' in (tmp_path / "x.prom").read_text()
     )
     assert "gpu02" in (tmp_path / "x.html").read_text()
     with contextlib.closing(CampaignStore(tmp_path / "h.db")) as store:
@@ -235,9 +234,7 @@ OTHER_LOGIN_NODE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a PID namespace")
-def test_two_processes_of_one_campaign_on_two_login_nodes_share_its_nodes(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_two_processes_of_one_campaign_on_two_login_nodes_share_its_nodes(sandbox: Sandbox, tmp_path: Path) -> None:
     options = ("both", "--max-nodes-at-once=2")
     with (
         start(sandbox, tmp_path, *options, tests=SLOW) as one,
@@ -275,11 +272,7 @@ def test_only_nodes_that_were_not_tested_for_a_time_are_tested(sandbox: Sandbox,
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--junitxml=x.xml",), "a campaign has many runs"),
-        (("--campaign=a/b",), "invalid name"),
-    ],
+    ("more", "message"), [(("--junitxml=x.xml",), "a campaign has many runs"), (("--campaign=a/b",), "invalid name")]
 )
 def test_wrong_words_are_refused_before_anything_starts(
     sandbox: Sandbox, tmp_path: Path, more: tuple[str, ...], message: str
@@ -301,13 +294,9 @@ def test_the_log_of_a_run_of_a_campaign_has_how_it_ended(
     sandbox: Sandbox, tmp_path: Path, more: tuple[str, ...], end: str
 ) -> None:
     load(sandbox, len(NODES), 60)
-    wait_for(
-        lambda: slurm(sandbox, "squeue", "-h", "-t", "R").count("user") == len(NODES), "the nodes are busy"
-    )
+    wait_for(lambda: slurm(sandbox, "squeue", "-h", "-t", "R").count("user") == len(NODES), "the nodes are busy")
     write_suites(tmp_path, {"test_site.py": COUNT, "pytest.ini": PYTEST_INI})
-    argv = command(
-        f"--cluster={cluster_file(sandbox, tmp_path)}", "--report-dir=group", *more, "test_site.py"
-    )
+    argv = command(f"--cluster={cluster_file(sandbox, tmp_path)}", "--report-dir=group", *more, "test_site.py")
     env = environment(**{KEEP_FOLDER: "1"})
     try:
         done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)

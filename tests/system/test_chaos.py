@@ -44,13 +44,9 @@ def test_a_run_that_meets_trouble(sandbox: Sandbox, tmp_path: Path, kind: str, n
 
 
 def test_a_run_that_is_stopped_before_its_first_test_leaves_no_reports(tmp_path: Path) -> None:
-    conftest = (
-        "import os, signal\ndef pytest_sessionstart(session):\n    os.kill(os.getpid(), signal.SIGTERM)\n"
-    )
+    conftest = "import os, signal\ndef pytest_sessionstart(session):\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     run = run_pytest(
-        tmp_path,
-        "--cluster=local",
-        files={"conftest.py": conftest, "test_x.py": "def test_x(gpucluster_node): pass\n"},
+        tmp_path, "--cluster=local", files={"conftest.py": conftest, "test_x.py": "def test_x(gpucluster_node): pass\n"}
     )
     assert run.rc == 2, run.out
     assert not (tmp_path / "reports").exists()
@@ -66,9 +62,7 @@ print(os.path.dirname(server.address[0]), os.path.exists(server.address[0]))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
     folder, there = done.stdout.split()
     assert there == "True"

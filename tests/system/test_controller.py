@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 SUITE = str(ROOT / "suites" / "controller" / "test_controller.py")
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0, reason="a backup controller needs a hostname of its own: root"
-)
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a backup controller needs a hostname of its own: root")
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +51,7 @@ def message(run: Run, item: str) -> str:
 def test_a_healthy_slurm_passes_everything(world: Sandbox, tmp_path: Path) -> None:
     run = judge(world, tmp_path, "-m", "slurm", backup=True)
     assert run.rc == 0, run.out
-    assert sorted(names(run.outcomes, "passed")) == [
-        f"test_{it}" for it in ("errors", "load", "node_errors", "ping")
-    ]
+    assert sorted(names(run.outcomes, "passed")) == [f"test_{it}" for it in ("errors", "load", "node_errors", "ping")]
     metrics = {m["name"]: m["value"] for e in run.events for v in e.get("verdicts", ()) for m in v["metrics"]}
     assert metrics["controllers"] == 2
     assert left_in_queue(world) == []
@@ -66,10 +62,7 @@ def test_the_state_fails_and_the_logs_warn(world: Sandbox, tmp_path: Path) -> No
         world.fault(kind, node)
     world.fault("requests_slow", "gpu01")
     slurm(world, "sbatch", "--parsable", "-w", "gpu04", "-o", "/dev/null", "--wrap", "true")
-    wait_for(
-        lambda: "drained" in slurm(world, "sinfo", "-N", "-h", "-n", "gpu04", "-o", "%T"),
-        "Slurm drains gpu04",
-    )
+    wait_for(lambda: "drained" in slurm(world, "sinfo", "-N", "-h", "-n", "gpu04", "-o", "%T"), "Slurm drains gpu04")
     slurm(world, "scancel", "--user=root")
     run = judge(world, tmp_path)
     assert sorted(names(run.outcomes, "failed")) == ["test_load", "test_ping"], run.out
@@ -85,6 +78,4 @@ def test_the_state_fails_and_the_logs_warn(world: Sandbox, tmp_path: Path) -> No
     run = judge(world, tmp_path)
     assert names(run.outcomes, "failed") == [], run.out
     shown = advisories(run)
-    assert re.search(
-        r"\d+ x 'error: [^']*prolog failed[^']*' \(gpu04, last", shown["controller.node_errors"]
-    ), shown
+    assert re.search(r"\d+ x 'error: [^']*prolog failed[^']*' \(gpu04, last", shown["controller.node_errors"]), shown

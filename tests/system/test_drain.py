@@ -102,9 +102,7 @@ def drain_by_hand(node: str, reason: str, sandbox: Sandbox) -> None:
 
 
 def reserve(sandbox: Sandbox, *nodes: str) -> None:
-    what = (
-        f"Nodes={','.join(nodes)} Users={getpass.getuser()} Flags=maint,ignore_jobs StartTime=now Duration=60"
-    )
+    what = f"Nodes={','.join(nodes)} Users={getpass.getuser()} Flags=maint,ignore_jobs StartTime=now Duration=60"
     slurm(sandbox, "scontrol", "create", "reservation", "ReservationName=fix", *what.split())
 
 
@@ -158,9 +156,7 @@ def test_with_the_controller_down_in_the_middle_nothing_is_drained(
     write_suites(tmp_path, {"test_site.py": SITE + DOWN})
     argv = command(f"--cluster={path}", "--drain=apply", "--set=drain.max=5", ".")
     log = tmp_path / "reports" / "latest" / "events.jsonl"
-    with subprocess.Popen(
-        argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         try:
             # it comes back, with its state, once all is decided: the nodes are given back the sooner
             wait_for(lambda: log.exists() and log.read_text().count("drain_decision") == 2, "all is decided")
@@ -265,9 +261,7 @@ def gpucluster(folder: Path, *args: str) -> str:
 # --- what it never does
 
 
-def test_forty_percent_failing_drains_ten_percent_and_says_so_loudly(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_forty_percent_failing_drains_ten_percent_and_says_so_loudly(sandbox: Sandbox, tmp_path: Path) -> None:
     fail(tmp_path, "gpu02", "gpu04", "gpu06", "gpu08")
     run = site(sandbox, tmp_path, "--drain=apply")
     assert run.rc == 1
@@ -312,14 +306,10 @@ def test_zz_bob(state, gpucluster_node):
 
 def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
     theirs = "bob: bad cable, ticket 4711"
-    ours = summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", "gpu02").replace(
-        "7<8", "7<8 alice: keep out"
-    )
+    ours = summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", "gpu02").replace("7<8", "7<8 alice: keep out")
     drain_by_hand("gpu01", theirs, sandbox)
     drain_by_hand("gpu02", ours, sandbox)  # somebody has added a word to it: it is not ours alone any more
-    forged = summed(
-        "gpucluster:site.fit 7<8 GPUs run=20261120T020000-2", "gpu06"
-    )  # no run of ours that is known
+    forged = summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-2", "gpu06")  # no run of ours that is known
     drain_by_hand("gpu06", forged, sandbox)
     fail(tmp_path, "gpu03", "gpu04", "gpu05")
     history = f"--history={tmp_path / 'history.sqlite'}"
@@ -335,10 +325,7 @@ def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
     assert (found["gpu01"], found["gpu02"], found["gpu06"]) == (theirs, ours, forged)
     assert events(run, "node_intent") == []
     assert f'gpu02 stays drained: its reason is not as gpucluster wrote it for this node: "{ours}"' in run.out
-    assert (
-        "gpu06 stays drained: its reason names run 20261120T020000-2, which is neither in the history"
-        in run.out
-    )
+    assert "gpu06 stays drained: its reason names run 20261120T020000-2, which is neither in the history" in run.out
 
 
 def test_a_run_that_is_stopped_early_drains_nothing(sandbox: Sandbox, tmp_path: Path) -> None:

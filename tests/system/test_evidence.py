@@ -47,9 +47,7 @@ def test_the_evidence_of_each_failed_part_is_there_before_slurm_drains_its_node(
     assert run.rc == 1, run.out + run.err
     slurm(sick, "scontrol", "update", "NodeName=gpu[02-03]", "State=RESUME")
     order = [
-        (it["event"], it["node"])
-        for it in run.events
-        if it["event"] in ("evidence", "drain_confirm", "node_intent")
+        (it["event"], it["node"]) for it in run.events if it["event"] in ("evidence", "drain_confirm", "node_intent")
     ]
     for node in ("gpu02", "gpu03"):
         assert [kind for kind, of in order if of == node] == ["evidence", "drain_confirm", "node_intent"]
@@ -60,13 +58,8 @@ def test_the_evidence_of_each_failed_part_is_there_before_slurm_drains_its_node(
         re.MULTILINE,
     )
     assert {
-        node: datetime.fromisoformat(at).timestamp() > read[node]["time"]
-        for at, node in drained
-        if node in read
-    } == {
-        "gpu02": True,
-        "gpu03": True,
-    }
+        node: datetime.fromisoformat(at).timestamp() > read[node]["time"] for at, node in drained if node in read
+    } == {"gpu02": True, "gpu03": True}
     folder = run.folder / "reports/latest"
     for node, names in (
         ("gpu02", {"nvidia-bug-report.log.gz", "kernel-log.txt"}),

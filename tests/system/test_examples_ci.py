@@ -63,9 +63,7 @@ def surroundings(place: Path, sandbox: Sandbox, options: str, **more: str) -> di
 
 
 def run_in(place: Path, env: Mapping[str, str], *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv, cwd=place, env=env, capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    return subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 def shell(place: Path, text: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

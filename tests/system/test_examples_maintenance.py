@@ -67,9 +67,7 @@ def test_a_burn_in_in_a_reservation_of_its_own(sandbox: Sandbox, tmp_path: Path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_run_and_the_reservation(
-    sandbox: Sandbox, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_ends_the_run_and_the_reservation(sandbox: Sandbox, tmp_path: Path, number: signal.Signals) -> None:
     env = surroundings(tmp_path, sandbox)
     argv = [*DEFAULT_SIGNALS, str(SCRIPT), "./quick.yaml", "gpu01", "1h"]
     with (tmp_path / "out").open("wb") as out:

@@ -142,9 +142,7 @@ class Run(NamedTuple):
     """One run of the suites: {node: {check: outcome}}, which node has which fault, what pytest printed, its exit."""
 
     ends: dict[str, dict[str, str]]
-    actions: dict[
-        tuple[str, str], set[str]
-    ]  # node and check -> actions of its failures; CHECK/PART: of its findings
+    actions: dict[tuple[str, str], set[str]]  # node and check -> actions of its failures; CHECK/PART: of its findings
     warned: dict[str, set[str]]  # node -> checks with a warning
     node_of: dict[str, str]
     healthy: tuple[str, ...]
@@ -156,10 +154,7 @@ class Run(NamedTuple):
     @property
     def failed(self) -> dict[str, set[str]]:
         """{node: checks that failed}, of nodes that have any."""
-        found = {
-            node: {check for check, end in ends.items() if end == "failed"}
-            for node, ends in self.ends.items()
-        }
+        found = {node: {check for check, end in ends.items() if end == "failed"} for node, ends in self.ends.items()}
         return {node: checks for node, checks in found.items() if checks}
 
     def kinds_on(self, node: str) -> list[str]:
@@ -237,13 +232,9 @@ def test_fault_changes_the_outcome_of_its_own_checks_alone(run: Run, kind: str) 
 
 
 def test_fault_of_a_setting_is_a_finding_of_this_setting_alone(run: Run) -> None:
-    expected = {
-        (node, found) for kind, node in run.node_of.items() for found in FOUND_BY[kind] if "/" in found
-    }
+    expected = {(node, found) for kind, node in run.node_of.items() for found in FOUND_BY[kind] if "/" in found}
     expected -= {(run.node_of[kind], found) for kind in HARMLESS for found in FOUND_BY[kind]}
-    assert {
-        it for it, actions in run.actions.items() if actions and it[1].startswith("os.drift/")
-    } == expected
+    assert {it for it, actions in run.actions.items() if actions and it[1].startswith("os.drift/")} == expected
     assert len(expected) == 8
 
 
@@ -280,19 +271,11 @@ def gate_on(run: Run, node: str) -> GateResult:
     """Run a gate as a task on the node does: with its tools and its name."""
     folder = run.cluster.parent
     tools, of_node = folder / "s" / "simbin", folder / "s" / "nodes" / node
-    environment = {
-        "PATH": f"{tools}:{os.environ['PATH']}",
-        "SLURM_SANDBOX_NODE": str(of_node),
-        "SLURMD_NODENAME": node,
-    }
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_SANDBOX_NODE": str(of_node), "SLURMD_NODENAME": node}
     cluster = load_cluster(run.cluster)
     request = GateRequest(cluster.gate.checks, 60.0, 0.0, folder / "gates" / node)
     return run_gate(
-        cluster,
-        node,
-        request,
-        read(folder / "baseline", LocalTransport()),
-        LocalTransport(environment, inherit=True),
+        cluster, node, request, read(folder / "baseline", LocalTransport()), LocalTransport(environment, inherit=True)
     )
 
 
@@ -304,15 +287,12 @@ def test_a_gate_finds_what_its_node_shows_and_accepts_healthy_ones(run: Run, par
         of_gate = {
             kind: FOUND_BY[kind][0]
             for kind in run.kinds_on(node)
-            if FOUND_BY[kind][0].startswith(("gpu.", "os.", "fabric."))
-            and FOUND_BY[kind][0] not in ON_REQUEST
+            if FOUND_BY[kind][0].startswith(("gpu.", "os.", "fabric.")) and FOUND_BY[kind][0] not in ON_REQUEST
         }
         found = gate_on(run, node)
         named = {name for it in found.failed for one in it.findings for name in names(it.check, one.part)}
         missed |= {kind for kind, check in of_gate.items() if check not in named}
-        repaired = {
-            kind: check for kind, check in of_gate.items() if kind in REPAIRED and kind not in ON_OTHERS
-        }
+        repaired = {kind: check for kind, check in of_gate.items() if kind in REPAIRED and kind not in ON_OTHERS}
         drained = any(not CHECKS[bare(check)].of_job for check in repaired.values())
         assert bool(found.repairs) == drained, (node, of_gate, found.failed)
     assert missed <= FROM_OUTSIDE.keys()
@@ -334,9 +314,7 @@ def test_only_nodes_with_a_fault_fail(run: Run) -> None:
 
 
 @pytest.mark.parametrize("kind", ["node_hanging", "epilog_hanging"])
-def test_a_node_that_takes_part_in_nothing_takes_no_other_along(
-    sandbox: Sandbox, tmp_path: Path, kind: str
-) -> None:
+def test_a_node_that_takes_part_in_nothing_takes_no_other_along(sandbox: Sandbox, tmp_path: Path, kind: str) -> None:
     sandbox.fault(kind, "gpu03")
     run = suites(sandbox, sandbox.cluster_file, tmp_path, {kind: "gpu03"})
     # a batch job may have been sent there: then a check of the whole cluster fails too
@@ -344,9 +322,7 @@ def test_a_node_that_takes_part_in_nothing_takes_no_other_along(
     assert all(run.passed(node) >= 45 for node in run.healthy), run.text[-2000:]
 
 
-def test_an_epilog_that_fails_as_the_nodes_are_released_is_in_the_reports(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_an_epilog_that_fails_as_the_nodes_are_released_is_in_the_reports(sandbox: Sandbox, tmp_path: Path) -> None:
     # the batch jobs of the slurm suite end on the first nodes
     sandbox.fault("epilog_failing", "gpu04")
     run = suites(sandbox, sandbox.cluster_file, tmp_path, {"epilog_failing": "gpu04"})

@@ -23,10 +23,7 @@ NODES = "gpu[01-02]"
 OF_TRAINING = {"steps": 4, "warmup": 1}
 # time limits for a machine whose cores all nodes share
 SLOW: dict[str, dict[str, Any]] = {name: {"deadline": 900} for name in ("tensorflow", "horovod", "mpi")}
-SLOW |= {
-    "ddp": {"deadline": 900, "lost_rank": 20},
-    "ray": {"deadline": 600, "join": 120, "cpus": 2, "gpus": 2},
-}
+SLOW |= {"ddp": {"deadline": 900, "lost_rank": 20}, "ray": {"deadline": 600, "join": 120, "cpus": 2, "gpus": 2}}
 
 
 @pytest.fixture(scope="module")

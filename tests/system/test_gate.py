@@ -25,9 +25,7 @@ BAD, BEFORE = "gpu02", "prolog.before"
 
 
 def slurm(sandbox: Sandbox, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv, env=sandbox.env, capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    return subprocess.run(argv, env=sandbox.env, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 def node(sandbox: Sandbox, name: str) -> tuple[frozenset[str], str]:
@@ -62,15 +60,11 @@ def gate_line(sandbox: Sandbox, cluster: Path, *words: str) -> str:
     )
 
 
-def test_a_prolog_with_the_gate_drains_the_bad_node_and_the_job_runs_elsewhere(
-    sandbox: Sandbox, gated: Path
-) -> None:
+def test_a_prolog_with_the_gate_drains_the_bad_node_and_the_job_runs_elsewhere(sandbox: Sandbox, gated: Path) -> None:
     prolog = sandbox.cluster_file.parent / "etc" / "prolog"
     log = gated.parent / "gates"
     script = gate_line(sandbox, gated, "--context", "prolog", "--budget", "60s")
-    prolog.write_text(
-        prolog.read_text().replace("exit 0\n", f"{{ echo $SLURMD_NODENAME; {script}; }} >>{log} 2>&1\n")
-    )
+    prolog.write_text(prolog.read_text().replace("exit 0\n", f"{{ echo $SLURMD_NODENAME; {script}; }} >>{log} 2>&1\n"))
     sandbox.fault("remap_failure", BAD)
     out = gated.parent / "out"
     words = ("--requeue", f"--output={out}", "--nodes=1", f"--nodelist={BAD}", "--wrap", "echo ran")
@@ -88,9 +82,7 @@ def test_a_prolog_with_the_gate_drains_the_bad_node_and_the_job_runs_elsewhere(
     assert log.read_text().count("gpucluster: OK: ") >= 1
 
 
-def test_a_health_check_drains_its_node_and_takes_back_what_it_set_itself(
-    sandbox: Sandbox, gated: Path
-) -> None:
+def test_a_health_check_drains_its_node_and_takes_back_what_it_set_itself(sandbox: Sandbox, gated: Path) -> None:
     words = ("--context", "health", "--drain", "--fresh", "0", "--budget", "60s")
     health = f"export SLURMD_NODENAME={BAD}; {gate_line(sandbox, gated, *words)}"
 

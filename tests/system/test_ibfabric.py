@@ -38,20 +38,8 @@ OF_FABRIC = {
     "ib_down": ("gpu08", "ibfabric.ports"),
     "ib_partition": ("gpu01", "ibfabric.pkeys"),
 }
-OF_NODES = (
-    "cables_swapped",
-    "wrong_leaf",
-    "cable_errors",
-    "ethernet_cable",
-    "partition_dropped",
-    "optics_weak",
-)
-NOT_AS_PLANNED = (
-    "gpu02",
-    "gpu03",
-    "gpu05",
-    "gpu08",
-)  # swapped, at other leaves, without a GUID of its own, down
+OF_NODES = ("cables_swapped", "wrong_leaf", "cable_errors", "ethernet_cable", "partition_dropped", "optics_weak")
+NOT_AS_PLANNED = ("gpu02", "gpu03", "gpu05", "gpu08")  # swapped, at other leaves, without a GUID of its own, down
 
 
 SAID = {
@@ -59,21 +47,12 @@ SAID = {
     ("ibfabric.switch_errors", ""): "leaf01-1 port 36 - spine02 port 2: measured symbol_error",
     ("ibfabric.mtu", ""): "leaf01-1 port 37 - spine03 port 1: measured 2048",
     ("ibfabric.balance", ""): "switch leaf01-1: measured 7 uplinks (1 to spine01",
-    (
-        "ibfabric.cabling",
-        "gpu02",
-    ): "gpu02 mlx5_0 - leaf01-1 port 2, gpu02 mlx5_1 - leaf01-2 port 2: measured swapped",
+    ("ibfabric.cabling", "gpu02"): "gpu02 mlx5_0 - leaf01-1 port 2, gpu02 mlx5_1 - leaf01-2 port 2: measured swapped",
     ("ibfabric.cabling", "gpu08"): "gpu08 mlx5_2 - leaf01-3 port 8: measured neither end has a link",
-    (
-        "ibfabric.neighbours",
-        "gpu09",
-    ): "gpu09 eno1 - eth01 swp9: measured gpu09 eno1 is connected to eth01 swp47",
+    ("ibfabric.neighbours", "gpu09"): "gpu09 eno1 - eth01 swp9: measured gpu09 eno1 is connected to eth01 swp47",
     ("ibfabric.pkeys", "gpu01"): "mlx5_2 port 1 (0000:4f:00.0): measured 0x7fff",
     ("ibfabric.pkeys", "gpu04"): "mlx5_2 port 1 (0000:4f:00.0): measured leaf01-3 port 4 drops 0x8001",
-    (
-        "ibfabric.optics",
-        "gpu02",
-    ): "mlx5_3 port 1 (0000:5e:00.0) module (MT",
+    ("ibfabric.optics", "gpu02"): "mlx5_3 port 1 (0000:5e:00.0) module (MT",
 }
 
 

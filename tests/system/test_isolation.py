@@ -47,9 +47,7 @@ def failed(run: Run) -> dict[str, set[str]]:
 
 
 @pytest.mark.usefixtures("mounts_of_machine")
-def test_each_fault_is_found_by_its_check_on_its_node_alone_and_healthy_nodes_pass_everything(
-    tmp_path: Path,
-) -> None:
+def test_each_fault_is_found_by_its_check_on_its_node_alone_and_healthy_nodes_pass_everything(tmp_path: Path) -> None:
     if why := why_not(OUTSIDE_TMP, "plain"):
         pytest.skip(why)
     with sandbox_folder(OUTSIDE_TMP) as folder:
@@ -93,9 +91,7 @@ def test_the_usual_sandbox_isolates_nothing_and_opens_a_terminal(sandbox: Sandbo
     assert "passed" not in outcomes.values(), outcomes
 
 
-def test_isolation_is_left_out_by_one_line_where_slurm_isolates_nothing(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_isolation_is_left_out_by_one_line_where_slurm_isolates_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_pytest(tmp_path, on(sandbox), "--collect-only", where=(suites_path(),))
     assert "nothing to test: isolation: Slurm isolates no job from another" in run.out
     assert "test_isolation.py" not in run.out

@@ -53,10 +53,7 @@ def objects() -> Objects:
             for node in NODES:
                 mine = json.loads(json.dumps(item).replace('"gpu01"', json.dumps(node)))
                 if mine["kind"] == "Node":
-                    mine["status"]["nodeInfo"] = {
-                        "kernelVersion": "6.8.0-1030-aws",
-                        "kubeletVersion": "v1.32.4",
-                    }
+                    mine["status"]["nodeInfo"] = {"kernelVersion": "6.8.0-1030-aws", "kubeletVersion": "v1.32.4"}
                     for part in ("capacity", "allocatable"):
                         mine["status"][part]["vpc.amazonaws.com/efa"] = "32"
                 if mine["kind"] == "Pod":
@@ -67,11 +64,7 @@ def objects() -> Objects:
 
 def cluster_file(folder: Path, **section: object) -> None:
     profile = yaml.safe_load(RECORDED.read_text().partition("\n---\n")[0])["profile"] | {"simulated": True}
-    keys = {
-        "nodes": "gpu[03-13]",
-        "profile": profile,
-        **section,
-    }
+    keys = {"nodes": "gpu[03-13]", "profile": profile, **section}
     (folder / "k8s.yaml").write_text(yaml.safe_dump({"kubernetes": keys}))
 
 
@@ -166,9 +159,7 @@ def with_jobs(found: Objects, folder: Path) -> None:
     (folder / "k8s.yaml").write_text(yaml.safe_dump({"kubernetes": keys}))
 
 
-def test_healthy_cluster_passes_and_its_jobs_prove_ranks_and_are_removed(
-    served: tuple[Objects, Path],
-) -> None:
+def test_healthy_cluster_passes_and_its_jobs_prove_ranks_and_are_removed(served: tuple[Objects, Path]) -> None:
     found, folder = served
     with_jobs(found, folder)
     found.kubelet = kubelet = Kubelet(folder, gpus_of={"gpu12": "gpu11"})
@@ -301,9 +292,7 @@ def test_a_run_whose_shell_was_killed_deletes_its_jobs(cleaned: tuple[Objects, P
     nothing_is_left(found, folder)
 
 
-def test_kubernetes_removes_everything_by_the_deadline_if_all_processes_are_dead(
-    cleaned: tuple[Objects, Path],
-) -> None:
+def test_kubernetes_removes_everything_by_the_deadline_if_all_processes_are_dead(cleaned: tuple[Objects, Path]) -> None:
     found, folder = cleaned
     found.trouble = lambda *request: Trouble(
         delay=2 if " ".join(request) == JOBS and found.requests.count(JOBS) == 3 else 0

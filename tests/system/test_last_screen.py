@@ -80,9 +80,7 @@ def test_a_printed_id_works_from_any_folder_and_is_the_same_everywhere(
     (address,) = re.findall(r"^FAILED (\S+)", run.out, re.MULTILINE)
     assert address == "suites/gpu/test_gpu.py::test_count[gpu02]"
     assert set(run.outcomes) == {address}
-    assert f"'{address}'" in (tmp_path / "reports" / "latest" / "report.html").read_text().replace(
-        "&#39;", "'"
-    )
+    assert f"'{address}'" in (tmp_path / "reports" / "latest" / "report.html").read_text().replace("&#39;", "'")
     assert 'classname="suites.gpu.test_gpu"' in (tmp_path / "own.xml").read_text()
     assert f"rootdir: {tmp_path}" in run.out
     assert not list(Path(installed).rglob(".pytest_cache"))
@@ -99,8 +97,7 @@ def test_a_printed_id_works_from_any_folder_and_is_the_same_everywhere(
 
 def test_a_missing_cluster_is_explained(tmp_path: Path, installed: str) -> None:
     assert (
-        "no --cluster: to test a cluster: pytest --cluster=NAME -m gpu"
-        in run_in(tmp_path, installed, "-m", "gpu").out
+        "no --cluster: to test a cluster: pytest --cluster=NAME -m gpu" in run_in(tmp_path, installed, "-m", "gpu").out
     )
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "prod.yaml").write_text("nodes: gpu01\n")
@@ -111,9 +108,7 @@ def test_a_missing_cluster_is_explained(tmp_path: Path, installed: str) -> None:
 
 
 @pytest.mark.parametrize("ini", ["", "[pytest]\ntestpaths = own\n"])
-def test_shipped_suites_and_own_tests_run_together(
-    sandbox: Sandbox, tmp_path: Path, installed: str, ini: str
-) -> None:
+def test_shipped_suites_and_own_tests_run_together(sandbox: Sandbox, tmp_path: Path, installed: str, ini: str) -> None:
     own = tmp_path / "own" if "own" in ini else tmp_path
     checks = tmp_path / "site" / "checks"
     for folder in (own, checks):
@@ -130,9 +125,7 @@ def test_shipped_suites_and_own_tests_run_together(
     assert checks_run == {"site.site", "more.more", "os.hostname"}
 
 
-def test_fixtures_of_a_module_or_the_session_use_host(
-    sandbox: Sandbox, tmp_path: Path, installed: str
-) -> None:
+def test_fixtures_of_a_module_or_the_session_use_host(sandbox: Sandbox, tmp_path: Path, installed: str) -> None:
     write_suites(tmp_path, {"test_wide.py": WIDE})
     run = run_in(tmp_path, installed, on(sandbox), "test_wide.py", "-n2")
     assert run.rc == 0, run.out + run.err

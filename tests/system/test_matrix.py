@@ -92,11 +92,7 @@ def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Pa
         {"container": "plain", "framework": "with-mpi", "expected": expected},
         "-k",
         "not (mpirun and nccl)",
-        mpi={
-            "environment": "bare",
-            "launchers": ["mpirun", "srun --mpi=pmi2"],
-            "mpirun": f"{where}/bin/mpirun",
-        },
+        mpi={"environment": "bare", "launchers": ["mpirun", "srun --mpi=pmi2"], "mpirun": f"{where}/bin/mpirun"},
         bare={},
         plain={"container_image": image},
         **{"with-mpi": {"container_image": image, "container_mounts": [*host, f"{where}:{where}:ro"]}},

@@ -50,19 +50,13 @@ def not_applicable(*checks: str) -> dict[str, str]:
 
 # ... and what is not judged on this model, beside that.
 NOT_JUDGED = {
-    "t4": not_applicable(*RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, *NO_ADAPTERS, *NO_NVLINKS)
-    | OLD_DRIVER,
+    "t4": not_applicable(*RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, *NO_ADAPTERS, *NO_NVLINKS) | OLD_DRIVER,
     "v100": not_applicable(*RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, "gpu.topology") | OLD_DRIVER,
     "a100": not_applicable(*REMAPS_ROWS, *NO_FABRIC_STATE) | OLD_DRIVER,
     # no minimum version is shipped for the branches of their drivers
     "h100": not_applicable(*REMAPS_ROWS, "versions.minimum"),
     "gb200": not_applicable(
-        "versions.minimum",
-        *REMAPS_ROWS,
-        *NO_NVSWITCH,
-        "fabric.gpu_nic_affinity",
-        "gpu.pcie_gen",
-        "gpu.pcie_width",
+        "versions.minimum", *REMAPS_ROWS, *NO_NVSWITCH, "fabric.gpu_nic_affinity", "gpu.pcie_gen", "gpu.pcie_width"
     ),
 }
 
@@ -92,7 +86,5 @@ def test_nvlink_of_trays_is_told_from_their_network(tmp_path: Path) -> None:
     assert {name for name, it in results.items() if it["outcome"] == "failed"} == {"nccl.whole_network"}
     (verdict,) = results["nccl.whole_network"]["verdicts"]
     assert verdict["findings"][0]["code"] == "slower_between"
-    (nvlink,) = (
-        it for it in results["nccl.whole_bandwidth"]["metrics"] if it["name"].startswith("busbw all")
-    )
+    (nvlink,) = (it for it in results["nccl.whole_bandwidth"]["metrics"] if it["name"].startswith("busbw all"))
     assert nvlink["value"] > 600

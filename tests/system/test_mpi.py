@@ -79,9 +79,7 @@ def test_real_mpi_in_c_and_python(sandbox: Sandbox, frameworks: Path, tmp_path: 
     assert not list(tmp_path.glob("gpucluster-mpi.*")), "the program is left on the nodes"
 
 
-def test_one_node_without_mpi_is_named_and_the_others_go_on(
-    sandbox: Sandbox, frameworks: Path, tmp_path: Path
-) -> None:
+def test_one_node_without_mpi_is_named_and_the_others_go_on(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
     compiler = tmp_path / "mpicc"
     compiler.write_text(
         '#!/bin/sh\n[ "$SLURMD_NODENAME" != gpu02 ] || { echo "cc1: fatal error: mpi.h: No such file" >&2; exit 1; }\n'

@@ -128,10 +128,7 @@ CASES: dict[str, tuple[list[Fault], dict[tuple[str, str], tuple[str, str]]]] = {
     ),
     "no-infiniband": (
         [("no_infiniband", "gpu04")],
-        {
-            ("nccl.pairs", "gpu04"): ("gpu04", "gpu04"),
-            ("nccl.whole", ""): ("gpu[03-05]", "NET/Socket between"),
-        },
+        {("nccl.pairs", "gpu04"): ("gpu04", "gpu04"), ("nccl.whole", ""): ("gpu[03-05]", "NET/Socket between")},
     ),
     "only-the-whole-is-slow": (
         [("slow_crowd", "gpu06")],
@@ -177,9 +174,7 @@ def test_healthy_nodes_pass_everything_and_their_figures_are_reported(eight: San
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
-    eight: Sandbox, tmp_path: Path, name: str
-) -> None:
+def test_a_fault_leads_to_the_right_verdict_on_the_right_part(eight: Sandbox, tmp_path: Path, name: str) -> None:
     faults, expected = CASES[name]
     run = accept(eight, tmp_path, faults=faults)
     found = failures(run)
@@ -203,8 +198,7 @@ def test_a_node_that_is_slow_at_times_is_accused_and_no_other(eight: Sandbox, tm
     (found,) = of(result)
     assert (result["check"], str(found.part), found.code) == ("nccl.at_times", "gpu04", "slow_at_times")
     assert re.search(
-        r"slow in \d+ of 59 measurements \(fleet \d+ of 4\d\d; by chance \S+, corrected for 8 nodes\)",
-        str(found),
+        r"slow in \d+ of 59 measurements \(fleet \d+ of 4\d\d; by chance \S+, corrected for 8 nodes\)", str(found)
     )
     assert next(it for it in result["metrics"] if it["name"] == "free_nodes")["value"] == NODES - 1
     (line,) = (it for it in run.out.splitlines() if it.startswith("rerun:"))
@@ -214,9 +208,7 @@ def test_a_node_that_is_slow_at_times_is_accused_and_no_other(eight: Sandbox, tm
 
 def measure_again(run: Run, sandbox: Sandbox) -> None:
     """The printed command of the link measures that pair, and it is slow again."""
-    printed = next(
-        line for line in run.out.splitlines() if "gpu[05-06]" in line and "all_reduce_perf" in line
-    )
+    printed = next(line for line in run.out.splitlines() if "gpu[05-06]" in line and "all_reduce_perf" in line)
     command = printed.removeprefix("reproduce:").strip()
     argv = ["sh", "-c", command]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, env=sandbox.env, timeout=1200)
@@ -300,9 +292,7 @@ def test_every_suite_names_the_missing_gpu(sandbox: Sandbox, tmp_path: Path) -> 
         if event["event"] == "result" and event["nodeid"].endswith("::test_whole_bandwidth[all_reduce]")
     )
     scopes = {
-        metric["name"].rpartition(" GiB ")[2]
-        for metric in whole["metrics"]
-        if metric["name"].startswith("busbw ")
+        metric["name"].rpartition(" GiB ")[2] for metric in whole["metrics"] if metric["name"].startswith("busbw ")
     }
     assert scopes == {"3 nodes"}  # those that took part
     (advisory,) = of(whole, "advisories")

@@ -149,9 +149,7 @@ def overlaps(of_node: list[Stamp]) -> list[tuple[Stamp, Stamp]]:
 
 def test_loads_never_overlap_on_a_node(sandbox: Sandbox, tmp_path: Path) -> None:
     before = jobs_so_far(sandbox)
-    run = run_pytest(
-        tmp_path, on(sandbox), "-n2", "--dist=worksteal", *NO_JOBS, files={"test_stamps.py": STAMPS}
-    )
+    run = run_pytest(tmp_path, on(sandbox), "-n2", "--dist=worksteal", *NO_JOBS, files={"test_stamps.py": STAMPS})
     assert run.rc == 0, run.out
     found = stamps(tmp_path)
     assert set(found) == {"gpu01", "gpu02", "gpu03", "gpu04"}

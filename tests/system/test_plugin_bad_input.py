@@ -32,10 +32,7 @@ def refused(run: Run, *words: str) -> None:
     ("text", "words"),
     [
         (b"nodes: gpu01\nslurm: {partitoin: batch}\n", ("bad.yaml:2", "partitoin", "'partition'")),
-        (
-            b"nodes: gpu01\ntransport: {host: no-such.invalid}\n",
-            ("no-such.invalid", "no such host"),
-        ),
+        (b"nodes: gpu01\ntransport: {host: no-such.invalid}\n", ("no-such.invalid", "no such host")),
     ],
     ids=["key", "host"],
 )
@@ -104,11 +101,7 @@ def test_options_of_another_project_are_left_to_it(tmp_path: Path) -> None:
 
 def test_an_option_that_another_has_too_is_one_line(tmp_path: Path) -> None:
     files = {"conftest.py": OTHERS, **SUITE}
-    refused(
-        run_pytest(tmp_path, "--cluster=local", files=files),
-        "--slow",
-        "another plugin or a conftest.py has it",
-    )
+    refused(run_pytest(tmp_path, "--cluster=local", files=files), "--slow", "another plugin or a conftest.py has it")
 
 
 def test_an_unreachable_controller_is_one_line_and_soon(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -173,9 +173,7 @@ SKIPPED = "import pytest\n@pytest.mark.skip(reason='mine')\ndef test_a(gpucluste
         (SKIPPED, ("-n2",), "no check was executed"),
     ],
 )
-def test_nothing_executed_is_never_a_success(
-    tmp_path: Path, code: str, options: tuple[str, ...], printed: str
-) -> None:
+def test_nothing_executed_is_never_a_success(tmp_path: Path, code: str, options: tuple[str, ...], printed: str) -> None:
     run = run_pytest(tmp_path, "--cluster=local", *options, files={"test_none.py": code})
     reported = "skip" in code or "raise" in code  # else the run leaves the reports as they were
     assert run.rc == (1 if reported else 4)

@@ -45,8 +45,7 @@ def test_an_item_is_proved_by_a_run_of_the_list_and_a_wrong_done_opens_it_again(
     assert nothing.rc == 4
     (told,) = nothing.errors
     assert (
-        "no item of cluster sandbox is done on the selected nodes, so nothing is tested (1 item open or claimed"
-        in told
+        "no item of cluster sandbox is done on the selected nodes, so nothing is tested (1 item open or claimed" in told
     )
     assert "ERROR: --nodes: --punchlist chooses the nodes" in run("--punchlist", "--nodes=gpu01").err
     punchlist("claim", "1", "--by=anna")
@@ -73,6 +72,4 @@ def test_an_item_is_proved_by_a_run_of_the_list_and_a_wrong_done_opens_it_again(
     assert (verdict["outcome"], verdict["title"]) == ("passed", "Passed")
     assert len(proved.outcomes) < everything / 3
     last = punchlist(f"--cluster={cluster}", "--unit=SU1").splitlines()[-1]
-    assert (
-        last == "unit SU1 (gpu[01-04]): handed over: the list is empty, and each node is proved by gpu, parts"
-    )
+    assert last == "unit SU1 (gpu[01-04]): handed over: the list is empty, and each node is proved by gpu, parts"

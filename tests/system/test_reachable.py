@@ -45,9 +45,7 @@ def inside(box: Sandbox, node: str, script: str) -> None:
 def judged(box: Sandbox, folder: Path) -> tuple[Run, dict[str, str]]:
     """Return the run and {node: outcome} of os.reachable."""
     run = run_pytest(folder, on(box), "-k", "reachable or responds", where=[str(SUITE)])
-    return run, {
-        event["node"]: event["outcome"] for event in run.events if event.get("check") == "os.reachable"
-    }
+    return run, {event["node"]: event["outcome"] for event in run.events if event.get("check") == "os.reachable"}
 
 
 @pytest.mark.parametrize(
@@ -68,9 +66,7 @@ def judged(box: Sandbox, folder: Path) -> tuple[Run, dict[str, str]]:
         ),
     ],
 )
-def test_the_node_at_fault_is_the_one_that_fails(
-    box: Sandbox, tmp_path: Path, node: str, put: str, heal: str
-) -> None:
+def test_the_node_at_fault_is_the_one_that_fails(box: Sandbox, tmp_path: Path, node: str, put: str, heal: str) -> None:
     inside(box, node, put)
     try:
         run, ends = judged(box, tmp_path)

@@ -114,13 +114,7 @@ def test_own(gpucluster_node, request, record_property):
     assert run.rc == 0, run.out
     (node,) = run.events[1]["selected"]
     fact = {("suite", "site"), ("check", "site.fact"), ("node", node)}
-    own = {
-        ("suite", "site"),
-        ("check", "site.own"),
-        ("node", node),
-        ("site_token", "<redacted>"),
-        ("site", "east"),
-    }
+    own = {("suite", "site"), ("check", "site.own"), ("node", node), ("site_token", "<redacted>"), ("site", "east")}
     (suite,) = ET.parse(tmp_path / "mine.xml").iter("testsuite")
     # pytest writes these at the start of the run: they cannot have the verdict
     of_run = {("run", run.events[0]["run"]), ("cluster", "local"), ("nodes", node)}

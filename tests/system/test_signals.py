@@ -118,9 +118,7 @@ class Running:
 
     def asleep(self) -> None:
         """Wait until a test is in its long sleep."""
-        wait_for(
-            lambda: list(self.folder.glob("asleep-*")) or self.process.poll() is not None, "a test sleeps"
-        )
+        wait_for(lambda: list(self.folder.glob("asleep-*")) or self.process.poll() is not None, "a test sleeps")
         assert self.process.poll() is None, self.process.communicate()
 
     def runs(self, words: str) -> None:
@@ -146,11 +144,7 @@ def of_slurm(sandbox: Sandbox) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def running(
-    sandbox: Sandbox,
-    folder: Path,
-    *args: str,
-    where: tuple[str, ...] = (".",),
-    env: Mapping[str, str] | None = None,
+    sandbox: Sandbox, folder: Path, *args: str, where: tuple[str, ...] = (".",), env: Mapping[str, str] | None = None
 ) -> Iterator[Running]:
     before = frozenset(pid for pid, _ in of_slurm(sandbox))
     process = subprocess.Popen(
@@ -211,9 +205,7 @@ def test_sigkill_while_nodes_are_at_work(sandbox: Sandbox, tmp_path: Path, code:
     assert "finish" not in readable(tmp_path)
 
 
-def test_a_run_that_is_stopped_while_it_reads_evidence_leaves_nothing(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_a_run_that_is_stopped_while_it_reads_evidence_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.fault("remap_pending", "gpu02")
     tool = sandbox.layout.simbin / "ipmitool"
     whole = tool.read_text()
@@ -233,9 +225,7 @@ def test_a_run_that_is_stopped_while_it_reads_evidence_leaves_nothing(
 @pytest.fixture
 def busy(sandbox: Sandbox) -> Iterator[None]:
     """Somebody else's job on all nodes."""
-    job = slurm(
-        sandbox, "sbatch", "--parsable", "-N4", "-o", "/dev/null", "--exclusive", "--wrap", "sleep 1200"
-    )
+    job = slurm(sandbox, "sbatch", "--parsable", "-N4", "-o", "/dev/null", "--exclusive", "--wrap", "sleep 1200")
     wait_for(lambda: [1 for _, line in of_slurm(sandbox) if line.startswith("sleep 1200")], "the job runs")
     yield
     slurm(sandbox, "scancel", job.strip())
@@ -262,11 +252,7 @@ def test_a_signal_that_python_drops_in_a_finalizer_stops_the_run_all_the_same(tm
 
 @pytest.mark.parametrize(
     ("number", "workers"),
-    [
-        pytest.param(signal.SIGTERM, "-n0", marks=pytest.mark.essential),
-        (signal.SIGTERM, "-n2"),
-        (signal.SIGINT, "-n2"),
-    ],
+    [pytest.param(signal.SIGTERM, "-n0", marks=pytest.mark.essential), (signal.SIGTERM, "-n2"), (signal.SIGINT, "-n2")],
 )
 def test_a_stopped_run_writes_its_reports(
     sandbox: Sandbox, tmp_path: Path, number: signal.Signals, workers: str
@@ -313,9 +299,7 @@ def test_a_second_signal_does_not_break_the_cleaning_up(sandbox: Sandbox, tmp_pa
     assert "INTERNALERROR" not in done.out
 
 
-def test_a_locked_history_holds_no_nodes_and_is_not_waited_for_after_a_signal(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_a_locked_history_holds_no_nodes_and_is_not_waited_for_after_a_signal(sandbox: Sandbox, tmp_path: Path) -> None:
     write_suites(tmp_path, {"test_until_locked.py": UNTIL_LOCKED})
     with running(sandbox, tmp_path, "--history=h.db") as run:
         run.asleep()

@@ -110,8 +110,7 @@ def test_the_verdicts_are_those_of_the_login_node(sandbox: Sandbox, login: Sshd,
     assert not names(there.outcomes, "error")
     assert (there.rc, here.rc) == (1, 1)
     reasons, same = (
-        {name: [result.message for result in case.result] for name, case in it.cases.items()}
-        for it in (here, there)
+        {name: [result.message for result in case.result] for name, case in it.cases.items()} for it in (here, there)
     )
     failed = {name for name, results in reasons.items() if results and "epilog" not in name}
     assert {name: same[name] for name in failed} == {name: reasons[name] for name in failed}
@@ -146,9 +145,7 @@ def test_our_sudden_death_gives_the_nodes_back(sandbox: Sandbox, login: Sshd, tm
     released(sandbox)
 
 
-def test_a_job_around_the_login_session_is_not_ours_and_no_secret_is_written(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_a_job_around_the_login_session_is_not_ours_and_no_secret_is_written(sandbox: Sandbox, tmp_path: Path) -> None:
     around = {"SLURM_JOB_ID": "999999", "SINFO_FORMAT": "%N", "SALLOC_PARTITION": "nowhere"}
     with sshd(tmp_path / "d", set_env=around) as server:
         loud = ("-vv", "--log-level=DEBUG", "-rA")

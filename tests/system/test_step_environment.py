@@ -82,9 +82,7 @@ def venv(tmp_path: Path) -> Path:
     return folder
 
 
-def run_from_a_strange_shell(
-    sandbox: Sandbox, folder: Path, venv: Path, *words: str, where: list[str]
-) -> Run:
+def run_from_a_strange_shell(sandbox: Sandbox, folder: Path, venv: Path, *words: str, where: list[str]) -> Run:
     known = yaml.safe_load(sandbox.cluster_file.read_text())
     passed = {"pass_env": ["http_proxy", "MASTER_*"], "exports": {"MASTER_PORT": "7"}}
     known["environments"] = {**known.get("environments", {}), "passed": passed}
@@ -113,9 +111,7 @@ def run_from_a_strange_shell(
     return Run(done.returncode, done.stdout, done.stderr, folder)
 
 
-def test_a_healthy_cluster_is_healthy_from_a_strange_shell(
-    sandbox: Sandbox, tmp_path: Path, venv: Path
-) -> None:
+def test_a_healthy_cluster_is_healthy_from_a_strange_shell(sandbox: Sandbox, tmp_path: Path, venv: Path) -> None:
     (tmp_path / "test_shown.py").write_text(SHOWN)
     suites = [str(ROOT / "suites" / name) for name in ("os", "slurm", "container")]
     words = ("--nodes=gpu[01-02]", "--drain=dry-run", "-n2")

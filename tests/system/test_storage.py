@@ -32,12 +32,7 @@ HEALTHY = 3
 
 
 def run_storage(sandbox: Sandbox, folder: Path, nodes: str, *words: str, **section: Any) -> Run:
-    keys: dict[str, Any] = {
-        "nodes": nodes,
-        "storage": section,
-        "python": Path(sys.executable),
-        "constants": QUICK,
-    }
+    keys: dict[str, Any] = {"nodes": nodes, "storage": section, "python": Path(sys.executable), "constants": QUICK}
     return run_suite(sandbox, folder, "test_storage.py", *words, **keys)
 
 
@@ -46,10 +41,7 @@ def test_healthy_nodes_pass_and_leave_no_folder(sandbox: Sandbox, tmp_path: Path
     for folder in (shared, local):
         folder.mkdir()
     reached = {"read": "1 MB/s", "write": "1 MB/s", "read_iops": 1, "creates": 1}
-    systems = [
-        {"path": str(shared), "expect": reached},
-        {"path": str(local), "kind": "local", "expect": reached},
-    ]
+    systems = [{"path": str(shared), "expect": reached}, {"path": str(local), "kind": "local", "expect": reached}]
     run = run_storage(sandbox, tmp_path, "gpu[01-02]", filesystems=systems, budget="64M", imports=["json"])
     assert names(run.outcomes, "failed") == names(run.outcomes, "error") == [], run.out
     assert {name for name, end in ends(run).items() if end == "not applicable"} == {
@@ -69,15 +61,11 @@ def test_each_fault_is_found_by_its_own_check_on_its_own_node(tmp_path: Path) ->
         for kind, node in node_of.items():
             sandbox.fault(kind, node)
         systems = [{"path": str(sandbox.layout.shared), "expect": {"write": "500 GB/s"}}]
-        run = run_storage(
-            sandbox, tmp_path, f"gpu[01-{len(sandbox.nodes):02}]", filesystems=systems, budget="1G"
-        )
+        run = run_storage(sandbox, tmp_path, f"gpu[01-{len(sandbox.nodes):02}]", filesystems=systems, budget="1G")
         sandbox.heal()
         failed = {name for name, end in ends(run).items() if end == "failed"}
         expected = {
-            f"test_{check.partition('.')[2]}[{node}]"
-            for kind, node in node_of.items()
-            for check in FOUND_BY[kind]
+            f"test_{check.partition('.')[2]}[{node}]" for kind, node in node_of.items() for check in FOUND_BY[kind]
         }
         assert failed == {*expected, "test_aggregate"}, run.out
 
@@ -85,10 +73,7 @@ def test_each_fault_is_found_by_its_own_check_on_its_own_node(tmp_path: Path) ->
 @pytest.mark.skipif(why_no_fuse() != "", reason=why_no_fuse() or "FUSE works here")
 @pytest.mark.parametrize(
     ("kind", "limits"),
-    [
-        ("storage_server_slow", "the server or a shared link limits"),
-        ("storage_client_slow", "each client limits"),
-    ],
+    [("storage_server_slow", "the server or a shared link limits"), ("storage_client_slow", "each client limits")],
 )
 def test_what_is_slow_on_all_nodes_is_found_by_the_sum_alone_and_server_and_clients_are_told_apart(
     kind: str, limits: str, sandbox: Sandbox, tmp_path: Path

@@ -37,9 +37,7 @@ def drained(sandbox: Sandbox) -> Iterator[None]:
 @pytest.fixture
 def busy(sandbox: Sandbox) -> Iterator[str]:
     """A job of somebody else on gpu04; its number."""
-    job = slurm(
-        sandbox, "sbatch", "--parsable", "-w", "gpu04", "-o", "/dev/null", "--wrap", "sleep 1200"
-    ).strip()
+    job = slurm(sandbox, "sbatch", "--parsable", "-w", "gpu04", "-o", "/dev/null", "--wrap", "sleep 1200").strip()
     wait_for(lambda: any("RUNNING" in line for line in queue(sandbox)), "the job runs")
     yield job
     slurm(sandbox, "scancel", job)
@@ -62,9 +60,7 @@ def test_drained_failing_and_unknown_nodes_are_an_error_each_and_then_not_tested
     assert len(names(outcomes, "passed")) == 5
     assert run.out.count("[100%]") == 1  # the entries at the end are no part of the progress
     assert "ERROR at setup of test_available[gpu02]" in run.out
-    reported = re.compile(
-        r'gpu02: DRAINED: "bad cable, ticket 4711" by root since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d'
-    )
+    reported = re.compile(r'gpu02: DRAINED: "bad cable, ticket 4711" by root since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d')
     header, _, rest = run.out.partition("collected")
     assert reported.search(header)
     assert reported.search(rest)
@@ -202,9 +198,7 @@ def pytest_collection_finish():
 """
 
 
-def test_a_node_that_is_drained_as_we_ask_for_it_costs_its_own_tests_alone(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_a_node_that_is_drained_as_we_ask_for_it_costs_its_own_tests_alone(sandbox: Sandbox, tmp_path: Path) -> None:
     argv = ["scontrol", "update", "NodeName=gpu03", "State=DRAIN", "Reason=nhc"]
     files = {**SUITE, "conftest.py": BETWEEN.format(argv=argv, env=sandbox.env)}
     try:

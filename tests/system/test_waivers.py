@@ -53,9 +53,7 @@ def waiver(checks: list[str], until: str = LATER, **keys: str) -> dict[str, Any]
     return {"checks": checks, "reason": "a known fault", "ticket": "OPS-7", "until": until, **keys}
 
 
-def site(
-    sandbox: Sandbox, folder: Path, waivers: list[dict[str, Any]], *args: str, bad: str = "", **keys: Any
-) -> Run:
+def site(sandbox: Sandbox, folder: Path, waivers: list[dict[str, Any]], *args: str, bad: str = "", **keys: Any) -> Run:
     # one line for each waiver: JSON is YAML
     path = cluster_file(sandbox, folder, waivers="WAIVERS", required=["site.*"], **keys)
     lines = ",\n".join(json.dumps(one) for one in waivers)

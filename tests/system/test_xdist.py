@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 SUITES = ROOT / "suites"
-SUITE = {
-    "test_ends.py": ENDS,
-    "test_tiny.py": TINY,
-    "test_gpu.py": (SUITES / "gpu" / "test_gpu.py").read_text(),
-}
+SUITE = {"test_ends.py": ENDS, "test_tiny.py": TINY, "test_gpu.py": (SUITES / "gpu" / "test_gpu.py").read_text()}
 ALIKE = ("suite", "check", "node", "outcome", "phase", "message", "verdicts", "metrics")
 
 

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `slurm-sandbox` and return its exit status. Errors are one line on stderr."""
-    parser = argparse.ArgumentParser(
-        prog="slurm-sandbox", description="A real Slurm of virtual nodes on this machine."
-    )
+    parser = argparse.ArgumentParser(prog="slurm-sandbox", description="A real Slurm of virtual nodes on this machine.")
     parser.add_argument("--version", action="version", version=f"slurm-sandbox {__version__}")
     _add_verbs(parser, verbs("SLURM_SANDBOX"))
     args = parser.parse_args(argv)
@@ -75,19 +73,10 @@ def verbs(environment: str) -> tuple[Verb, ...]:
             _fault,
             (
                 folder,
-                _argument(
-                    "--list",
-                    action="store_true",
-                    help="list the kinds of faults and the check that finds each",
-                ),
+                _argument("--list", action="store_true", help="list the kinds of faults and the check that finds each"),
                 json_,
                 _argument("kind", nargs="?", help="kind of the fault", completes=_fault_kinds),
-                _argument(
-                    "words",
-                    nargs="*",
-                    metavar="NODES|key=value",
-                    help=f"{node_help}, and options of the fault",
-                ),
+                _argument("words", nargs="*", metavar="NODES|key=value", help=f"{node_help}, and options of the fault"),
             ),
         ),
         Verb(
@@ -218,9 +207,7 @@ def _fault(sandbox: Sandbox, args: argparse.Namespace) -> None:
 
     named = [word for word in args.words if "=" not in word]
     if not (args.kind and named):
-        raise SandboxError(
-            f"missing fault or node: use `{sandbox.command} fault KIND NODES`; --list shows the kinds"
-        )
+        raise SandboxError(f"missing fault or node: use `{sandbox.command} fault KIND NODES`; --list shows the kinds")
     options = _options(word for word in args.words if "=" in word)
     nodes = fold(sandbox.fault(args.kind, ",".join(named), **options))
     _say(f"{nodes}: {args.kind} is active. `{sandbox.command} heal {shlex.quote(nodes)}` removes it.")

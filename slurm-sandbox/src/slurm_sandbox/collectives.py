@@ -123,12 +123,8 @@ def _network(node: NodeHealth, gpus: int) -> float:
 
 
 def _links(world: CommunicatorModel) -> list[float]:
-    found = [
-        factor for node in world.nodes.values() for peer, factor in node.links.items() if peer in world.nodes
-    ]
-    found += [
-        node.uplink for node in world.nodes.values() if node.leaf and not world.nodes.keys() <= {*node.leaf}
-    ]
+    found = [factor for node in world.nodes.values() for peer, factor in node.links.items() if peer in world.nodes]
+    found += [node.uplink for node in world.nodes.values() if node.leaf and not world.nodes.keys() <= {*node.leaf}]
     found += [node.at_times for node in world.nodes.values()]
     return found + ([node.crowd for node in world.nodes.values()] if len(world.nodes) > PAIR else [])
 
@@ -219,15 +215,11 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
     nodes = expand(os.environ.get("SLURM_STEP_NODELIST", me)) if joined and tasks > 1 else [me]
     per_task = int(chosen["g"])
     tasks_per_node = max(1, tasks // len(nodes))
-    dice = random.Random(
-        os.environ.get("SLURM_JOB_ID", "") + os.environ.get("SLURM_STEP_ID", "")
-    )  # of all ranks alike
+    dice = random.Random(os.environ.get("SLURM_JOB_ID", "") + os.environ.get("SLURM_STEP_ID", ""))  # of all ranks alike
     health = {node: now(node_health(folder, base, node), dice) for node in nodes}
     if _without_infiniband():  # a launcher passes one environment to all ranks
         health = {node: replace(was, infiniband=False) for node, was in health.items()}
-    world = CommunicatorModel(
-        health, tasks_per_node * per_task, is_on("NCCL_NVLS_ENABLE"), is_on("NCCL_MNNVL_ENABLE")
-    )
+    world = CommunicatorModel(health, tasks_per_node * per_task, is_on("NCCL_NVLS_ENABLE"), is_on("NCCL_MNNVL_ENABLE"))
     _heading(program, chosen)
     gpus = {node: _gpus(folder, base, node) for node in nodes}
     short = next((node for node in nodes if len(gpus[node]) < world.gpus), None)
@@ -257,14 +249,10 @@ def frozen(folder: Path, node: str) -> bool:
     return (folder / node / "fault.hang").exists()
 
 
-def _run(
-    world: CommunicatorModel, collective: str, program: str, chosen: dict[str, str], me: str, folder: Path
-) -> int:
+def _run(world: CommunicatorModel, collective: str, program: str, chosen: dict[str, str], me: str, folder: Path) -> int:
     if any(node.crash for node in world.nodes.values()):
         cause = (
-            "unhandled system error"
-            if world.nodes[me].crash
-            else "remote process exited or there was a network error"
+            "unhandled system error" if world.nodes[me].crash else "remote process exited or there was a network error"
         )
         print_line(f"{me}: Test NCCL failure common.cu:303 '{cause} / '")
         print_line(f" .. {me} pid {os.getpid()}: Test failure common.cu:1454")
@@ -290,9 +278,7 @@ def _run(
     return 7 if wrong else 0
 
 
-def _half(
-    world: CommunicatorModel, collective: str, size: int, noise: random.Random
-) -> tuple[float, float, float]:
+def _half(world: CommunicatorModel, collective: str, size: int, noise: random.Random) -> tuple[float, float, float]:
     """Return (microseconds, algorithm bandwidth, bus bandwidth) of one measurement."""
     bus = busbw(world, collective, size) * noise.lognormvariate(0.0, NOISE)
     alg = bus / factor_of(collective, world.ranks) if world.ranks > 1 else LOCAL * size / (size + 8e6)
@@ -386,9 +372,7 @@ def _log(world: CommunicatorModel, gpu: int, me: str) -> None:
 
 def joined_line(rank: int, ranks: int) -> str:
     """Return how a rank of an NVLink domain logs that NCCL counts one node."""
-    return (
-        f"comm 0x55f7160000 rank {rank} nRanks {ranks} nNodes 1 localRanks {ranks} localRank {rank} MNNVL 1"
-    )
+    return f"comm 0x55f7160000 rank {rank} nRanks {ranks} nNodes 1 localRanks {ranks} localRank {rank} MNNVL 1"
 
 
 def channels(rank: int, ranks: int, per_node: int, way: str, within: str) -> list[str]:
@@ -398,9 +382,7 @@ def channels(rank: int, ranks: int, per_node: int, way: str, within: str) -> lis
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
     lines = []
     if before // per_node != rank // per_node:
-        lines.append(
-            f"Channel 00/0 : {before}[{before % per_node}] -> {rank}[{rank % per_node}] [receive] via {way}"
-        )
+        lines.append(f"Channel 00/0 : {before}[{before % per_node}] -> {rank}[{rank % per_node}] [receive] via {way}")
     same = after // per_node == rank // per_node
     path = f"via {within}" if same else f"[send] via {way}"
     return [*lines, f"Channel 00/0 : {rank}[{rank % per_node}] -> {after}[{after % per_node}] {path}"]
@@ -428,12 +410,9 @@ def now(node: NodeHealth, dice: random.Random) -> NodeHealth:
 
 def _gpus(folder: Path, base: Path, node: str) -> list[tuple[str, str]]:
     """Return (name, bus id as nccl-tests writes it) of every GPU of a node."""
-    rows = {
-        line.split("\t")[0]: line.split("\t")[2:] for line in _read(folder, base, node, "gpus").splitlines()
-    }
+    rows = {line.split("\t")[0]: line.split("\t")[2:] for line in _read(folder, base, node, "gpus").splitlines()}
     return [
-        (name, bus[4:].lower().partition(".")[0])
-        for name, bus in zip(rows["name"], rows["pci.bus_id"], strict=False)
+        (name, bus[4:].lower().partition(".")[0]) for name, bus in zip(rows["name"], rows["pci.bus_id"], strict=False)
     ]
 
 

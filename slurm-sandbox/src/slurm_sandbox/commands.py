@@ -57,9 +57,7 @@ def run(argv: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = 
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise CommandError(
-                f"{argv[0]}: not finished after {timeout:g} s: {' '.join(argv)[:120]}"
-            ) from None
+            raise CommandError(f"{argv[0]}: not finished after {timeout:g} s: {' '.join(argv)[:120]}") from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -75,7 +73,5 @@ def find_programs(packages: Mapping[str, str], path: str, needed_by: str) -> dic
     found = {name: where for name in packages if (where := shutil.which(name, path=path))}
     if absent := [name for name in packages if name not in found]:
         names = " ".join(sorted({packages[name] for name in absent}))
-        raise SandboxError(
-            f"{needed_by} {', '.join(absent)}: apt-get install --no-install-recommends {names}"
-        )
+        raise SandboxError(f"{needed_by} {', '.join(absent)}: apt-get install --no-install-recommends {names}")
     return found

@@ -27,13 +27,9 @@ def _set_variables(context: FaultContext, injected: InjectedFault) -> None:
     """Let the sandbox's Enroot set variables in each container of the node, as a hook does."""
     words = str(injected.options["variables"]).split()
     if not words or not all(_VARIABLE.fullmatch(word) for word in words):
-        raise SandboxError(
-            f"fault {injected.kind} needs variables=NAME=VALUE; several have blanks between them"
-        )
+        raise SandboxError(f"fault {injected.kind} needs variables=NAME=VALUE; several have blanks between them")
     if not (context.layout.enroot / spank.LIBRARY).exists():
-        raise SandboxError(
-            f"fault {injected.kind} needs the sandbox's own containers: start it with --pyxis auto"
-        )
+        raise SandboxError(f"fault {injected.kind} needs the sandbox's own containers: start it with --pyxis auto")
     _file(context, injected).write_text("".join(f"{word}\n" for word in words))
 
 

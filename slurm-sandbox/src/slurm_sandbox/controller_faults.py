@@ -103,11 +103,7 @@ def _add(name: str, description: str, action: FaultAction, **options: object) ->
     ACTIONS[name] = action
 
 
-_add(
-    "backup_dead",
-    "the backup controller does not run (`up --backup`)",
-    FaultAction(_stop_backup, _start_backup),
-)
+_add("backup_dead", "the backup controller does not run (`up --backup`)", FaultAction(_stop_backup, _start_backup))
 _add(
     "requests_slow",
     "a job_submit plugin lets ten requests wait for one another, as sdiag shows",

@@ -70,12 +70,7 @@ def client_programs(programs: dict[str, Path]) -> dict[str, Path]:
 class SlurmDaemons:
     """The daemons of one sandbox. `programs` comes from find_programs; `namespaces` are those of namespaced nodes."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        programs: dict[str, Path],
-        namespaces: Namespaces | None = None,
-    ) -> None:
+    def __init__(self, layout: Layout, programs: dict[str, Path], namespaces: Namespaces | None = None) -> None:
         self._layout = layout
         self._programs = programs
         self._namespaces = namespaces
@@ -83,17 +78,13 @@ class SlurmDaemons:
 
     def version(self) -> tuple[int, int]:
         """Return Slurm's version, as (22, 5)."""
-        return slurmconf.parse_version(
-            self._run([str(self._programs["slurmctld"]), "-V"], "slurmctld").stdout
-        )
+        return slurmconf.parse_version(self._run([str(self._programs["slurmctld"]), "-V"], "slurmctld").stdout)
 
     def start_munged(self) -> None:
         """Start munged with a new key."""
         layout = self._layout
         if len(str(layout.munge_socket)) > _SOCKET_PATH_LIMIT:
-            raise SandboxError(
-                f"state folder {layout.root}: the path is too long for a socket, choose a shorter one"
-            )
+            raise SandboxError(f"state folder {layout.root}: the path is too long for a socket, choose a shorter one")
         key = layout.etc / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(1024))
@@ -156,9 +147,7 @@ class SlurmDaemons:
         late = next((node for node in nodes if states.get(node) != "idle"), nodes[0])
         daemon = f"slurmd-{late}" if states else "slurmctld"
         what = f"node {late} is {states[late]}" if late in states else "slurmctld does not answer"
-        raise SandboxError(
-            f"the sandbox did not start within {patience:.0f} s: {what}: {self.last_log(daemon)}"
-        )
+        raise SandboxError(f"the sandbox did not start within {patience:.0f} s: {what}: {self.last_log(daemon)}")
 
     def states(self) -> dict[str, str]:
         """Return {node: short state}, like idle, alloc, down*; {} while slurmctld does not answer."""
@@ -187,9 +176,7 @@ class SlurmDaemons:
         """Run one of Slurm's commands in this sandbox. `conf`: another slurm.conf than the sandbox's."""
         program = self._layout.bin / argv[0] if self._namespaces else self._programs[argv[0]]
         return commands.run(
-            [str(program), *argv[1:]],
-            timeout=timeout,
-            env={"SLURM_CONF": str(conf or self._layout.conf)},
+            [str(program), *argv[1:]], timeout=timeout, env={"SLURM_CONF": str(conf or self._layout.conf)}
         )
 
     def last_log(self, daemon: str) -> str:

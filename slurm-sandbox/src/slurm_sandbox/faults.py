@@ -204,9 +204,7 @@ def _ecc_volatile(node: SimulatedNode, options: Options) -> None:
 def _ecc_aggregate_sram(node: SimulatedNode, options: Options) -> None:
     count = str(options["count"])
     gpu = _gpu(node, options)
-    _set(
-        gpu, ecc__errors__uncorrected__aggregate__sram=count, ecc__errors__uncorrected__aggregate__total=count
-    )
+    _set(gpu, ecc__errors__uncorrected__aggregate__sram=count, ecc__errors__uncorrected__aggregate__total=count)
     counters = {"sram.secded": count, "sram.sm": count, "sram.thresholdExceeded": "Yes"}  # since driver 550
     for name, value in counters.items():
         if (field := f"ecc.errors.uncorrected.aggregate.{name}") in gpu.fields:
@@ -331,9 +329,7 @@ def _stray_process(node: SimulatedNode, options: Options) -> None:
 @_fault("the driver reports an Xid", xid=46, gpu=5, recovered=0)
 def _xid(node: SimulatedNode, options: Options) -> None:
     gpu, number = _gpu(node, options), int(options["xid"])
-    line = (
-        f"NVRM: Xid (PCI:{gpu.fields['pci.bus_id'][4:14].lower()}): {number}, pid='<unknown>', name=<unknown>"
-    )
+    line = f"NVRM: Xid (PCI:{gpu.fields['pci.bus_id'][4:14].lower()}): {number}, pid='<unknown>', name=<unknown>"
     node.kernel_log.append(f"[1802114.551208] {line}, simulated error {number}")
     if number in _NEEDS_RESET and not int(options["recovered"]):
         _set(gpu, gpu_recovery_action="Reset")
@@ -497,16 +493,12 @@ def _shared_storage(node: SimulatedNode, options: Options) -> None:
 
 @_fault("a process ended and its parent does not wait for it")
 def _zombie(node: SimulatedNode, options: Options) -> None:
-    node.processes.append(
-        SimulatedProcess(NO_PID + 37, 1, "Z", 86_400, "alice", "python3", "[python3] <defunct>")
-    )
+    node.processes.append(SimulatedProcess(NO_PID + 37, 1, "Z", 86_400, "alice", "python3", "[python3] <defunct>"))
 
 
 @_fault("a process hangs in the kernel (state D)")
 def _d_state(node: SimulatedNode, options: Options) -> None:
-    node.processes.append(
-        SimulatedProcess(NO_PID + 15, 1, "D", 7_200, "alice", "dd", "dd if=/home/alice/x of=/raid/x")
-    )
+    node.processes.append(SimulatedProcess(NO_PID + 15, 1, "D", 7_200, "alice", "dd", "dd if=/home/alice/x of=/raid/x"))
 
 
 @_fault("files of an ended job fill /dev/shm", gib=256, user="alice")
@@ -556,11 +548,7 @@ def _file_server_away(node: SimulatedNode, options: Options) -> None:
     node.away.append("/home")
 
 
-@_fault(
-    "a file server answers after the deadline of the first reading",
-    harmless=True,
-    seconds=6,
-)
+@_fault("a file server answers after the deadline of the first reading", harmless=True, seconds=6)
 def _file_server_slow(node: SimulatedNode, options: Options) -> None:
     node.slow["/home"] = float(options["seconds"])  # of each of the two df of a reading
 
@@ -729,10 +717,7 @@ def _link_flapped(node: SimulatedNode, options: Options) -> None:
     ]
 
 
-@_fault(
-    "a Wi-Fi card corrects PCIe errors, and the processors were hot for a moment",
-    harmless=True,
-)
+@_fault("a Wi-Fi card corrects PCIe errors, and the processors were hot for a moment", harmless=True)
 def _harmless_storm(node: SimulatedNode, options: Options) -> None:
     node.kernel_log += [
         f"[{1_799_000 + at}.100100] iwlwifi 0000:02:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)"
@@ -758,9 +743,7 @@ def _package_missing(node: SimulatedNode, options: Options) -> None:
 @_fault("a required service is dead", service="nvidia-persistenced")
 def _service_dead(node: SimulatedNode, options: Options) -> None:
     if options["service"] not in node.services:
-        raise SandboxError(
-            f"{node.name} has no service {options['service']}: it has {', '.join(node.services)}"
-        )
+        raise SandboxError(f"{node.name} has no service {options['service']}: it has {', '.join(node.services)}")
     node.services[options["service"]] = "inactive"
 
 
@@ -852,20 +835,12 @@ def _ib_rate(node: SimulatedNode, options: Options) -> None:
     hca.rate = f"{int(rate) // 2} Gb/sec (2X {kind}"
 
 
-@_fault(
-    "the symbol errors of an InfiniBand port are at their maximum",
-    hca="mlx5_1",
-    count=65535,
-)
+@_fault("the symbol errors of an InfiniBand port are at their maximum", hca="mlx5_1", count=65535)
 def _ib_errors(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).counters["symbol_error"] = int(options["count"])
 
 
-@_fault(
-    "an InfiniBand link flapped until its counter reached the maximum",
-    hca="mlx5_1",
-    count=255,
-)
+@_fault("an InfiniBand link flapped until its counter reached the maximum", hca="mlx5_1", count=255)
 def _ib_flaps(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).counters["link_downed"] = int(options["count"])
 
@@ -930,11 +905,7 @@ def _slow_link(node: SimulatedNode, options: Options) -> None:
     node.network.links[options["peer"]] = float(options["factor"])
 
 
-@_fault(
-    "the leaf switch of these nodes is slow to others; inject it into each of them",
-    leaf="gpu[01-16]",
-    factor=0.4,
-)
+@_fault("the leaf switch of these nodes is slow to others; inject it into each of them", leaf="gpu[01-16]", factor=0.4)
 def _slow_leaf(node: SimulatedNode, options: Options) -> None:
     node.network.leaf = list(hostlist.expand(options["leaf"]))
     node.network.uplink = float(options["factor"])
@@ -943,12 +914,7 @@ def _slow_leaf(node: SimulatedNode, options: Options) -> None:
 @_fault("the cables of two ports are swapped at the leaf switches", hca="mlx5_0", other="mlx5_1")
 def _cables_swapped(node: SimulatedNode, options: Options) -> None:
     one, other = _hca(node, options), _hca(node, {"hca": options["other"]})
-    one.leaf, one.leaf_port, other.leaf, other.leaf_port = (
-        other.leaf,
-        other.leaf_port,
-        one.leaf,
-        one.leaf_port,
-    )
+    one.leaf, one.leaf_port, other.leaf, other.leaf_port = (other.leaf, other.leaf_port, one.leaf, one.leaf_port)
 
 
 @_fault("a node is cabled to the leaf switches of other nodes", leaf="leaf02")
@@ -968,9 +934,7 @@ def _cable_errors(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).errors_per_second = int(options["per_second"])
 
 
-@_fault(
-    "the port of the switch at the node's cable drops a partition of the node", hca="mlx5_2", key="0x8001"
-)
+@_fault("the port of the switch at the node's cable drops a partition of the node", hca="mlx5_2", key="0x8001")
 def _partition_dropped(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).dropped = (str(options["key"]),)
 
@@ -1064,70 +1028,19 @@ def _burn_fault(name: str, description: str, table: str, value: type[float | str
 
 
 _burn_fault(
-    "burn_slow_gpu",
-    "a GPU's clocks are limited: matrix multiplication is slow",
-    "slow",
-    float,
-    gpu=1,
-    factor=0.3,
+    "burn_slow_gpu", "a GPU's clocks are limited: matrix multiplication is slow", "slow", float, gpu=1, factor=0.3
 )
+_burn_fault("burn_slow_memory", "the memory of a GPU is slow", "hbm", float, gpu=1, factor=0.4)
+_burn_fault("burn_corruption", "a GPU computes wrong values without an error", "corrupt", int, gpu=2)
+_burn_fault("burn_gpu_memory", "the memory of a GPU loses bits without an ECC error", "bits", int, gpu=2, words=3)
 _burn_fault(
-    "burn_slow_memory",
-    "the memory of a GPU is slow",
-    "hbm",
-    float,
-    gpu=1,
-    factor=0.4,
-)
-_burn_fault(
-    "burn_corruption",
-    "a GPU computes wrong values without an error",
-    "corrupt",
-    int,
-    gpu=2,
-)
-_burn_fault(
-    "burn_gpu_memory",
-    "the memory of a GPU loses bits without an ECC error",
-    "bits",
-    int,
-    gpu=2,
-    words=3,
-)
-_burn_fault(
-    "burn_low_power",
-    "a GPU draws less power than the others under the same load",
-    "weak",
-    float,
-    gpu=4,
-    factor=0.6,
+    "burn_low_power", "a GPU draws less power than the others under the same load", "weak", float, gpu=4, factor=0.6
 )
 _burn_fault("burn_ecc", "uncorrectable ECC errors occur under load", "ecc", int, gpu=2, count=1)
-_burn_fault(
-    "burn_replay",
-    "the PCIe link of a GPU replays under load",
-    "replay",
-    int,
-    gpu=3,
-    count=500,
-)
+_burn_fault("burn_replay", "the PCIe link of a GPU replays under load", "replay", int, gpu=3, count=500)
 _burn_fault("burn_xid", "the driver reports an Xid under load", "xid", int, gpu=3, xid=48)
-_burn_fault(
-    "burn_hot",
-    "a GPU gets too hot under load and slows down",
-    "hot",
-    float,
-    gpu=0,
-    celsius=96,
-)
-_burn_fault(
-    "burn_dcgm",
-    "a test of dcgmi diag fails",
-    "dcgm",
-    str,
-    gpu=0,
-    warning="GPU 0: memory test found errors",
-)
+_burn_fault("burn_hot", "a GPU gets too hot under load and slows down", "hot", float, gpu=0, celsius=96)
+_burn_fault("burn_dcgm", "a test of dcgmi diag fails", "dcgm", str, gpu=0, warning="GPU 0: memory test found errors")
 
 
 @_fault("storage returns other data than was written")
@@ -1155,11 +1068,7 @@ slurm_fault("epilog_failing", "the epilog fails and Slurm drains the node after 
 slurm_fault("epilog_hanging", "the epilog of an ended job hangs")
 slurm_fault("image_missing", "the image file is missing for the node's Enroot")
 slurm_fault("image_corrupt", "image files are damaged on the node")
-slurm_fault(
-    "mount_source_missing",
-    "a source of mounts is missing (the sandbox's own plugin only)",
-    path="*",
-)
+slurm_fault("mount_source_missing", "a source of mounts is missing (the sandbox's own plugin only)", path="*")
 slurm_fault("pyxis_missing", "plugstack.conf of the node does not load Pyxis")
 slurm_fault("container_left", "a container of a killed job remains", job=4_000_000)
 slurm_fault("wrong_gres", "slurmd finds fewer GPUs than slurm.conf lists", count=4)
@@ -1173,10 +1082,6 @@ def _nccl_conf(node: SimulatedNode, options: Options) -> None:
     node.nccl_conf.append(str(options["line"]))
 
 
-@_fault(
-    "Slurm sets a variable in the tasks of this node only, as a TaskProlog does",
-    name="NCCL_PROTO",
-    value="LL",
-)
+@_fault("Slurm sets a variable in the tasks of this node only, as a TaskProlog does", name="NCCL_PROTO", value="LL")
 def _task_variable(node: SimulatedNode, options: Options) -> None:
     node.variables[str(options["name"])] = str(options["value"])

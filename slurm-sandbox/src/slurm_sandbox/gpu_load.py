@@ -81,9 +81,7 @@ class LoadedGpus:
             hot = self.of("hot", gpu, 0.0)
             table["temperature.gpu"][gpu] = f"{hot or self.load['celsius'] + gpu % 4:.0f}"
             table["power.draw"][gpu] = f"{self.load['watts'] * self.of('weak', gpu) - gpu * 0.1:.2f}"
-            table["clocks.current.sm"][gpu] = (
-                f"{self.load['mhz'] * (0.5 if hot else self.of('slow', gpu)):.0f}"
-            )
+            table["clocks.current.sm"][gpu] = f"{self.load['mhz'] * (0.5 if hot else self.of('slow', gpu)):.0f}"
             table["clocks_event_reasons.active"][gpu] = f"0x{THERMAL if hot else 0:016x}"
 
     def cool(self, table: dict[str, list[str]]) -> None:
@@ -120,19 +118,10 @@ def dcgmi(files: NodeFiles, argv: list[str]) -> int:
     count = len(files.read("gpus").splitlines()[0].split("\t")) - 2
     software = (
         *("Denylist", "NVML Library", "CUDA Main Library", "Permissions and OS-related Blocks"),
-        *(
-            "Persistence Mode",
-            "Environmental Variables",
-            "Page Retirement/Row Remap",
-            "Graphics Processes",
-            "Inforom",
-        ),
+        *("Persistence Mode", "Environmental Variables", "Page Retirement/Row Remap", "Graphics Processes", "Inforom"),
     )
     categories = [
-        {
-            "category": "Deployment",
-            "tests": [{"name": name, "results": [{"status": "Pass"}]} for name in software],
-        }
+        {"category": "Deployment", "tests": [{"name": name, "results": [{"status": "Pass"}]} for name in software]}
     ]
     further = [("Integration", "PCIe"), ("Hardware", "GPU Memory")] if level > 1 else []
     further += [("Hardware", "Diagnostic"), ("Stress", "Targeted Stress")] if level > 2 else []
@@ -141,9 +130,7 @@ def dcgmi(files: NodeFiles, argv: list[str]) -> int:
         for gpu in range(count):
             warning = fault.get(str(gpu)) if name == "GPU Memory" else None
             result: dict[str, Any] = {"gpu_id": str(gpu), "status": "Fail" if warning else "Pass"}
-            results.append(
-                {**result, **({"warnings": [{"error_id": 44, "warning": warning}]} if warning else {})}
-            )
+            results.append({**result, **({"warnings": [{"error_id": 44, "warning": warning}]} if warning else {})})
         categories.append({"category": category, "tests": [{"name": name, "results": results}]})
     root = {"DCGM GPU Diagnostic": {"test_categories": categories, "version": "3.3.9"}}
     sys.stdout.write(json.dumps(root, indent="\t", separators=(",", " : ")) + "\n")

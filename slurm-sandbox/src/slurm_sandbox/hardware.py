@@ -38,9 +38,7 @@ class SimulatedGpu:
     # link -> replay, recovery, CRC errors, and how many more replay and CRC errors come per second
     link_errors: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     apps: list[SimulatedGpuProcess] = field(default_factory=list)
-    first: dict[str, str] = field(
-        default_factory=dict
-    )  # fields of the first reading of the clock event reasons
+    first: dict[str, str] = field(default_factory=dict)  # fields of the first reading of the clock event reasons
 
 
 @dataclass
@@ -219,9 +217,7 @@ class SimulatedNode:
     systemd: bool = True
     nccl_conf: list[str] = field(default_factory=list)  # lines of /etc/nccl.conf
     variables: dict[str, str] = field(default_factory=dict)  # of the tasks
-    subnet: list[str] = field(
-        default_factory=list
-    )  # faults of its leaf switches, and a second subnet manager
+    subnet: list[str] = field(default_factory=list)  # faults of its leaf switches, and a second subnet manager
     board: tuple[str, str] = ("", "")  # switch and port at the cable of eno1
     network: CollectiveFaults = field(default_factory=CollectiveFaults)
     burn: BurninFaults = field(default_factory=BurninFaults)
@@ -258,9 +254,7 @@ def healthy_node(name: str, number: int, gpus: int, spec: NodeModel, shared: str
         packages=_packages(spec),
         modules={name: size for name, size in _MODULES.items() if spec.adapters or name.startswith("nvidia")},
         kernel_log=_kernel_log(spec),
-        processes=[
-            SimulatedProcess(*row) for row in _PROCESSES if spec.nvswitch or row[4] != "nv-fabricmanage"
-        ],
+        processes=[SimulatedProcess(*row) for row in _PROCESSES if spec.nvswitch or row[4] != "nv-fabricmanage"],
         board=(f"eth{number // NODES_PER_LEAF + 1:02}", f"swp{number % NODES_PER_LEAF + 1}"),
         network=_network(spec),
         burn=BurninFaults(load=asdict(spec.load)),
@@ -269,9 +263,7 @@ def healthy_node(name: str, number: int, gpus: int, spec: NodeModel, shared: str
 
 def _network(spec: NodeModel) -> CollectiveFaults:
     rates = spec.rates
-    nvls, ring = (
-        {str(count): rate for count, rate in of_count.items()} for of_count in (rates.nvls, rates.ring)
-    )
+    nvls, ring = ({str(count): rate for count, rate in of_count.items()} for of_count in (rates.nvls, rates.ring))
     return CollectiveFaults(
         infiniband=spec.adapters is not None,
         nvls=nvls,
@@ -406,10 +398,7 @@ def _for_storage(hca: SimulatedHca, port: int) -> None:
 
 
 def _services(spec: NodeModel) -> tuple[str, ...]:
-    absent = {
-        *(() if spec.nvswitch else ("nvidia-fabricmanager",)),
-        *(() if spec.adapters else ("openibd",)),
-    }
+    absent = {*(() if spec.nvswitch else ("nvidia-fabricmanager",)), *(() if spec.adapters else ("openibd",))}
     return tuple(name for name in _SERVICES if name not in absent)
 
 
@@ -450,20 +439,10 @@ def _mounts(shared: str) -> list[SimulatedMount]:
         SimulatedMount("/boot/efi", "/dev/nvme0n1p1", "vfat", "rw,relatime", GIB_KB, 6200),
         SimulatedMount("/raid", "/dev/md0", "ext4", "rw,noatime", 28_000 * GIB_KB, 1_300 * GIB_KB),
         SimulatedMount(
-            "/home",
-            "storage01:/export/home",
-            "nfs4",
-            "rw,relatime,vers=4.2,hard",
-            50_000 * GIB_KB,
-            21_000 * GIB_KB,
+            "/home", "storage01:/export/home", "nfs4", "rw,relatime,vers=4.2,hard", 50_000 * GIB_KB, 21_000 * GIB_KB
         ),
         SimulatedMount(
-            shared,
-            "storage01:/export/shared",
-            "nfs4",
-            "rw,relatime,vers=4.2,hard",
-            80_000 * GIB_KB,
-            9_000 * GIB_KB,
+            shared, "storage01:/export/shared", "nfs4", "rw,relatime,vers=4.2,hard", 80_000 * GIB_KB, 9_000 * GIB_KB
         ),
     ]
 
@@ -555,9 +534,7 @@ _KERNEL_LOG = (
     "[   19.442190] EXT4-fs (md0): mounted filesystem with ordered data mode. Quota mode: none.",
 )
 # the version lines of the open kernel module, and of the proprietary one, which GPUs before Turing need
-_NVRM_OPEN = (
-    "[   12.114906] NVRM: loading NVIDIA UNIX Open Kernel Module for {machine}  {driver}  Release Build"
-)
+_NVRM_OPEN = "[   12.114906] NVRM: loading NVIDIA UNIX Open Kernel Module for {machine}  {driver}  Release Build"
 _NVRM_CLOSED = (
     "[   12.114906] NVRM: loading NVIDIA UNIX {machine} Kernel Module  {driver}  Tue Oct 14 22:12:07 UTC 2025"
 )

@@ -29,9 +29,7 @@ CONTROLLERS = ("freezer", "cpuset", "memory", "devices")
 MODULE = "pam_slurm_adopt.so"
 PAM_FOLDER = "root/etc/pam.d"  # in the folder of a node
 _CGROUPS = Path("/sys/fs/cgroup")
-_DEVICE_MAJOR = (
-    120  # for local use (Documentation/admin-guide/devices.txt): no driver, so that open(2) ends with ENXIO
-)
+_DEVICE_MAJOR = 120  # for local use (Documentation/admin-guide/devices.txt): no driver, so that open(2) ends with ENXIO
 _HIDDEN = Path("/tmp")  # the jobs have another one
 _EMPTY = 5.0  # seconds until the processes of a cgroup that were killed are gone
 _STACK = """\
@@ -50,9 +48,7 @@ def why_not(root: Path, kind: str) -> str:
         return "isolation needs root: it creates cgroups and device files"
     absent = [name for name in CONTROLLERS if not (_CGROUPS / name / "cgroup.procs").exists()]
     if absent:
-        return (
-            f"isolation needs cgroup v1, and this machine has no controller {', '.join(absent)} in {_CGROUPS}"
-        )
+        return f"isolation needs cgroup v1, and this machine has no controller {', '.join(absent)} in {_CGROUPS}"
     if root.resolve().is_relative_to(_HIDDEN):
         return f"isolation hides {_HIDDEN} from the jobs: use a state folder elsewhere, not {root}"
     return ""
@@ -183,18 +179,14 @@ def _processes(cgroup: Path) -> list[int]:
 
 def job_container_conf(base_paths: dict[str, Path]) -> str:
     """Return job_container.conf: the folder with the private /tmp of each node."""
-    return "".join(
-        f"NodeName={node} AutoBasePath=true BasePath={path}\n" for node, path in base_paths.items()
-    )
+    return "".join(f"NodeName={node} AutoBasePath=true BasePath={path}\n" for node, path in base_paths.items())
 
 
 def slurm_conf(version: tuple[int, int]) -> dict[str, str]:
     """Return the keys of slurm.conf that isolate jobs."""
     # 25.11 has renamed it
     renamed = version >= (25, 11)
-    private_tmp = (
-        {"NamespaceType": "namespace/tmpfs"} if renamed else {"JobContainerType": "job_container/tmpfs"}
-    )
+    private_tmp = {"NamespaceType": "namespace/tmpfs"} if renamed else {"JobContainerType": "job_container/tmpfs"}
     return {
         "ProctrackType": "proctrack/cgroup",
         "TaskPlugin": "task/cgroup,task/affinity",

@@ -29,9 +29,7 @@ def _require_isolation(context: FaultContext, injected: InjectedFault) -> None:
         raise SandboxError(f"fault {injected.kind} needs isolated jobs: start the sandbox with --isolation")
 
 
-def _own_file(
-    name: str, text: Callable[[FaultContext, str], str]
-) -> Callable[[FaultContext, InjectedFault], None]:
+def _own_file(name: str, text: Callable[[FaultContext, str], str]) -> Callable[[FaultContext, InjectedFault], None]:
     """Return an action that starts the node's slurmd with its own file instead of that of all nodes."""
 
     def inject(context: FaultContext, injected: InjectedFault) -> None:
@@ -76,18 +74,9 @@ def _allow_ptys(context: FaultContext, injected: InjectedFault) -> None:
 
 
 KINDS = {
-    "cores_unconstrained": (
-        "cgroup.conf of the node has ConstrainCores=no",
-        _cgroups(cores=False),
-    ),
-    "devices_unconstrained": (
-        "cgroup.conf of the node has ConstrainDevices=no",
-        _cgroups(devices=False),
-    ),
-    "memory_unconstrained": (
-        "cgroup.conf of the node has ConstrainRAMSpace=no",
-        _cgroups(memory=False),
-    ),
+    "cores_unconstrained": ("cgroup.conf of the node has ConstrainCores=no", _cgroups(cores=False)),
+    "devices_unconstrained": ("cgroup.conf of the node has ConstrainDevices=no", _cgroups(devices=False)),
+    "memory_unconstrained": ("cgroup.conf of the node has ConstrainRAMSpace=no", _cgroups(memory=False)),
     "tmp_shared": (
         "slurm.conf of the node lacks JobContainerType (NamespaceType), so that jobs share /tmp",
         FaultAction(_own_file("slurm.conf", _without_container), _common_files),
@@ -96,10 +85,7 @@ KINDS = {
         "/etc/pam.d/sshd of the node lacks pam_slurm_adopt",
         FaultAction(partial(_write_pam, False), partial(_write_pam, True)),
     ),
-    "pty_missing": (
-        "steps on the node can open no pseudo-terminal",
-        FaultAction(_deny_ptys, _allow_ptys),
-    ),
+    "pty_missing": ("steps on the node can open no pseudo-terminal", FaultAction(_deny_ptys, _allow_ptys)),
 }
 ACTIONS = slurm_faults.ACTIONS | {name: action for name, (_, action) in KINDS.items()}
 FAULTS.update((name, Fault(name, text, {}, action=name)) for name, (text, _) in KINDS.items())

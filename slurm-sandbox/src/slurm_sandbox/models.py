@@ -33,9 +33,7 @@ class CpuModel:
         """Return the CPUs of a NUMA node; the second threads of the cores come after all first ones."""
         cores = self.count // self.threads
         share = cores // self.numa_nodes if node < self.numa_nodes else 0
-        return [
-            thread * cores + node * share + core for thread in range(self.threads) for core in range(share)
-        ]
+        return [thread * cores + node * share + core for thread in range(self.threads) for core in range(share)]
 
 
 @dataclass(frozen=True)
@@ -91,9 +89,7 @@ class GpuTopologyModel:
     near: str = "PIX"
     numa: str = "NODE"
     gpu_numa: tuple[int, ...] = ()  # () spreads the GPUs evenly
-    affinity: tuple[
-        tuple[str, str], ...
-    ] = ()  # (NUMA Affinity, GPU NUMA ID) of each GPU; () is its NUMA node, N/A
+    affinity: tuple[tuple[str, str], ...] = ()  # (NUMA Affinity, GPU NUMA ID) of each GPU; () is its NUMA node, N/A
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +142,7 @@ def gpu_fields() -> tuple[tuple[str, tuple[str, ...], str, str], ...]:
     rows = []
     for line in (DATA / "gpu-fields.tsv").read_text().splitlines():
         name, aliases, unit, value = line.split("\t")
-        rows.append(
-            (name, tuple(aliases.split(",")) if aliases != "-" else (), "" if unit == "-" else unit, value)
-        )
+        rows.append((name, tuple(aliases.split(",")) if aliases != "-" else (), "" if unit == "-" else unit, value))
     return tuple(rows)
 
 
@@ -213,9 +207,7 @@ _GRACE = (
 
 # Addresses of the GPUs of an HGX board, as lspci shows them on common hosts
 _HGX = tuple(f"00000000:{bus}:00.0" for bus in ("1B", "43", "52", "61", "9D", "C3", "D1", "DF"))
-_NDR = AdapterModel(
-    1, "400 Gb/sec (4X NDR)", "MT4129", "MT_0000000838", "28.39.1002", "MT2910 Family [ConnectX-7]"
-)
+_NDR = AdapterModel(1, "400 Gb/sec (4X NDR)", "MT4129", "MT_0000000838", "28.39.1002", "MT2910 Family [ConnectX-7]")
 _HOPPER_TFLOPS = {
     "fp64": 58.0,
     "fp32": 51.0,
@@ -250,9 +242,7 @@ MODELS = {
             memory_mib=190_000,
             nvlinks=0,
             link_speed="",
-            addresses=tuple(
-                f"00000000:00:{device}.0" for device in ("1B", "1C", "1D", "1E", "17", "18", "19", "1A")
-            ),
+            addresses=tuple(f"00000000:00:{device}.0" for device in ("1B", "1C", "1D", "1E", "17", "18", "19", "1A")),
             idle=(9, 28),
             lspci="TU104GL [Tesla T4]",
             rates=CollectiveRates({}, _rings(of_2=6.4, of_4=5.6, of_8=5.5), 0.0, within="SHM/direct/direct"),
@@ -277,22 +267,13 @@ MODELS = {
             memory_mib=515_896,
             nvlinks=6,
             link_speed="25.781",
-            addresses=tuple(
-                f"00000000:{bus}:00.0" for bus in ("06", "07", "0A", "0B", "85", "86", "89", "8A")
-            ),
+            addresses=tuple(f"00000000:{bus}:00.0" for bus in ("06", "07", "0A", "0B", "85", "86", "89", "8A")),
             idle=(44, 36),
             lspci="GV100GL [Tesla V100 SXM2 32GB]",
             rates=CollectiveRates({}, _rings(of_2=46.0, of_4=70.0, of_8=130.0), 11.75),
-            load=BurninRates(
-                {"fp64": 6.9, "fp32": 14.2, "fp16": 96.0}, 790.0, 11.9, 44.0, 120.0, 58, 290, 1490
-            ),
+            load=BurninRates({"fp64": 6.9, "fp32": 14.2, "fp16": 96.0}, 790.0, 11.9, 44.0, 120.0, 58, 290, 1490),
             adapters=AdapterModel(
-                2,
-                "100 Gb/sec (4X EDR)",
-                "MT4115",
-                "MT_2180110032",
-                "12.28.2006",
-                "MT27700 Family [ConnectX-4]",
+                2, "100 Gb/sec (4X EDR)", "MT4115", "MT_2180110032", "12.28.2006", "MT27700 Family [ConnectX-4]"
             ),
             wiring=GpuTopologyModel(
                 gpus=(
@@ -321,9 +302,7 @@ MODELS = {
             memory_mib=1_031_860,
             nvlinks=12,
             link_speed="25",
-            addresses=tuple(
-                f"00000000:{bus}:00.0" for bus in ("07", "0F", "47", "4E", "87", "90", "B7", "BD")
-            ),
+            addresses=tuple(f"00000000:{bus}:00.0" for bus in ("07", "0F", "47", "4E", "87", "90", "B7", "BD")),
             idle=(58, 28),
             lspci="GA100 [A100 SXM4 80GB]",
             rates=CollectiveRates({}, _rings(of_2=200.0, of_4=225.0, of_8=236.0), 24.4),
@@ -338,12 +317,7 @@ MODELS = {
                 1380,
             ),
             adapters=AdapterModel(
-                1,
-                "200 Gb/sec (4X HDR)",
-                "MT4123",
-                "MT_0000000223",
-                "20.38.1002",
-                "MT28908 Family [ConnectX-6]",
+                1, "200 Gb/sec (4X HDR)", "MT4123", "MT_0000000223", "20.38.1002", "MT28908 Family [ConnectX-6]"
             ),
             wiring=GpuTopologyModel(near="PXB", gpu_numa=(3, 3, 1, 1, 7, 7, 5, 5)),
             storage=2,
@@ -401,9 +375,7 @@ MODELS = {
             memory_mib=979_783,
             nvlinks=18,
             link_speed="53.125",
-            addresses=tuple(
-                f"{domain}:01:00.0" for domain in ("00000008", "00000009", "00000018", "00000019")
-            ),
+            addresses=tuple(f"{domain}:01:00.0" for domain in ("00000008", "00000009", "00000018", "00000019")),
             idle=(150, 29),
             lspci="Device 2941",
             rates=CollectiveRates({}, _rings(of_2=640.0, of_4=680.0), 47.0, domain=True),

@@ -72,9 +72,7 @@ def why_not(path: str) -> str:
     try:
         find_programs(path)
         done = commands.run(
-            ["unshare", *_user_options(), *_SEPARATE, "sh", "-c", _TRIAL],
-            timeout=30.0,
-            env={"PATH": path},
+            ["unshare", *_user_options(), *_SEPARATE, "sh", "-c", _TRIAL], timeout=30.0, env={"PATH": path}
         )
     except (SandboxError, CommandError) as error:
         return str(error)
@@ -250,11 +248,7 @@ class Namespaces:
         layout = self.layout
         holder = self._holder("login")
         network = str(Path(f"/proc/{holder.pid}/ns/net").readlink())
-        values = {
-            "PID": str(holder.pid),
-            "NETWORK": shlex.quote(network),
-            "ENTER": shlex.join(self.on_login()),
-        }
+        values = {"PID": str(holder.pid), "NETWORK": shlex.quote(network), "ENTER": shlex.join(self.on_login())}
         for name, program in programs.items():
             values["PROGRAM"] = shlex.quote(str(program))
             scripts.write(_SCRIPTS / "command.sh", layout.bin / name, values)
@@ -267,9 +261,7 @@ class Namespaces:
         except CommandError as error:
             raise SandboxError(f"{what} could not be started: {error}") from error
         if done.rc != 0:
-            raise SandboxError(
-                f"{what} could not be started (exit {done.rc}): {' '.join(done.stderr.split())}"
-            )
+            raise SandboxError(f"{what} could not be started (exit {done.rc}): {' '.join(done.stderr.split())}")
 
 
 def address(number: int) -> str:

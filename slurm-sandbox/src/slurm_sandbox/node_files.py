@@ -90,10 +90,7 @@ def write_simulated_tools(layout: Layout) -> None:
     shutil.copyfile(perftest.__file__, base / "perftest.py")
     (base / "aliases").write_text(
         "".join(
-            f"{alias}\t{name}\n"
-            for name, aliases, _, _ in models.gpu_fields()
-            for alias in aliases
-            if alias != "!"
+            f"{alias}\t{name}\n" for name, aliases, _, _ in models.gpu_fields() for alias in aliases if alias != "!"
         )
     )
 
@@ -218,11 +215,7 @@ def files(node: SimulatedNode) -> dict[str, str]:
         "lldp": _lldp(node),
         **{f"root{path}": text for path, text in _overlay(node).items()},
         **({"clock.offset": f"{node.clock_offset:.0f}\n"} if node.clock_offset else {}),
-        **(
-            {"environ": _lines(f"{name}={value}" for name, value in node.variables.items())}
-            if node.variables
-            else {}
-        ),
+        **({"environ": _lines(f"{name}={value}" for name, value in node.variables.items())} if node.variables else {}),
     }
 
 
@@ -247,11 +240,7 @@ def _gpu_files(node: SimulatedNode) -> dict[str, str]:
 
     return {
         "gpus": table([gpu.fields for gpu in gpus]),
-        **(
-            {"gpus.first": table([gpu.fields | gpu.first for gpu in gpus])}
-            if any(gpu.first for gpu in gpus)
-            else {}
-        ),
+        **({"gpus.first": table([gpu.fields | gpu.first for gpu in gpus])} if any(gpu.first for gpu in gpus) else {}),
         "links": _lines(row for index, gpu in enumerate(gpus) for row in _link_rows(index, gpu)),
         "apps": _lines(
             f"{i}\t{app.pid}\t{app.name}\t{app.memory_mib}" for i, gpu in enumerate(gpus) for app in gpu.apps
@@ -377,9 +366,7 @@ def _network_files(node: SimulatedNode) -> dict[str, str]:
         "ibstat": "".join(_ibstat(hca) for hca in node.hcas),
         "ibv_devinfo": "\n".join(_ibv_devinfo(hca) for hca in node.hcas),
         "lspci": _lspci(node),
-        "ip-addr": _lines(
-            f"{n}: {name}    inet {ip} scope global {name}" for n, name, ip, _ in _interfaces(node)
-        ),
+        "ip-addr": _lines(f"{n}: {name}    inet {ip} scope global {name}" for n, name, ip, _ in _interfaces(node)),
         "ip-link": _lines(
             f"{n}: {name}: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu {node.mtus.get(name, mtu)} qdisc mq state UP mode "
             f"DEFAULT group default qlen 1000\\    link/{_link_kind(name)} "
@@ -431,9 +418,7 @@ def _lspci(node: SimulatedNode) -> str:
                 "\tCapabilities: [170 v1] Access Control Services",
                 control,
             ]
-        rows.append(
-            f"{domain}{bus:02x}:{device:02x}.0 3D controller: NVIDIA Corporation {node.spec.lspci} (rev a1)"
-        )
+        rows.append(f"{domain}{bus:02x}:{device:02x}.0 3D controller: NVIDIA Corporation {node.spec.lspci} (rev a1)")
         if index < len(node.hcas) and node.hcas[index].near:
             chip = node.hcas[index].lspci
             rows.append(f"{domain}{bus + 1:02x}:00.0 Infiniband controller: Mellanox Technologies {chip}")
@@ -481,11 +466,7 @@ def _subnet(node: SimulatedNode) -> str:
         up = hca.state.endswith("ACTIVE") and hca.phys_state.endswith("LinkUp")
         words = (node.name, hca.name, hca.guid.replace(":", ""), hca.lid, hca.leaf, hca.leaf_port)
         words += ("Active" if up else "Down", *(rate.groups() if rate else (4, "NDR")), hca.mtu)
-        counts = (
-            hca.counters.get("symbol_error", 0),
-            hca.errors_per_second,
-            hca.counters.get("link_downed", 0),
-        )
+        counts = (hca.counters.get("symbol_error", 0), hca.errors_per_second, hca.counters.get("link_downed", 0))
         keys = (",".join(hca.pkeys), ",".join(hca.dropped) or "-")
         rows.append(" ".join(map(str, ("hca", *words, *counts, *keys))))
     return _lines([*rows, *node.subnet])
@@ -590,13 +571,7 @@ def _pci_files(node: SimulatedNode) -> dict[str, str]:
     functions = [
         *((address, "30200", "10DE:2335", 16, "32.0 GT/s PCIe") for address in _gpu_addresses(node)),
         *(
-            (
-                hca.path.rpartition("/")[2],
-                _HCA_CLASS[hca.link_layer],
-                "15B3:1021",
-                hca.width,
-                "32.0 GT/s PCIe",
-            )
+            (hca.path.rpartition("/")[2], _HCA_CLASS[hca.link_layer], "15B3:1021", hca.width, "32.0 GT/s PCIe")
             for hca in node.hcas
         ),
         ("0000:71:00.0", "20000", "8086:1563", 4, "8.0 GT/s PCIe"),
@@ -651,8 +626,7 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
     return {
         "kernel": f"{node.kernel} #{build}-Ubuntu SMP PREEMPT_DYNAMIC\n{node.spec.cpus.machine}\n",
         "mounts": _lines(
-            "\t".join(map(str, (m.path, m.source, m.fstype, m.options, m.size_kb, m.used_kb)))
-            for m in node.mounts
+            "\t".join(map(str, (m.path, m.source, m.fstype, m.options, m.size_kb, m.used_kb))) for m in node.mounts
         ),
         "quota": _quota(node),
         "processes": _lines(
@@ -673,11 +647,7 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
         "shm": _lines(f"shm {size} {user} {path}" for size, user, path in node.shm),
         **({} if node.systemd else {"systemd-gone": "\n"}),
         **({"away": _lines(node.away)} if node.away else {}),
-        **(
-            {"slow": _lines(f"{path} {seconds:g}" for path, seconds in node.slow.items())}
-            if node.slow
-            else {}
-        ),
+        **({"slow": _lines(f"{path} {seconds:g}" for path, seconds in node.slow.items())} if node.slow else {}),
         **({"name-delay": f"{node.name_delay:g}\n"} if node.name_delay else {}),
         "services": _lines(f"{unit} {state}" for unit, state in node.services.items()),
         "packages": _lines(f"{name}\t{version}" for name, version in node.packages.items()),
@@ -685,13 +655,7 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
         "lscpu": _lscpu(node),
         "nproc": f"{node.spec.cpus.count - len(node.offline_cpus)}\n",
         "timedatectl-show": _lines(
-            (
-                "Timezone=Etc/UTC",
-                "LocalRTC=no",
-                "CanNTP=yes",
-                "NTP=yes",
-                f"NTPSynchronized={'yes' if sync else 'no'}",
-            )
+            ("Timezone=Etc/UTC", "LocalRTC=no", "CanNTP=yes", "NTP=yes", f"NTPSynchronized={'yes' if sync else 'no'}")
         ),
         "chronyc-tracking-csv": _CHRONY_CSV.format(node.time_lost_days * 86_400) if sync else _CHRONY_CSV_OFF,
         "chronyc-tracking": _CHRONY if sync else _CHRONY.replace("Normal", "Not synchronised"),
@@ -807,20 +771,12 @@ def _lscpu(node: SimulatedNode) -> str:
         ("CPU(s)", str(cpus.count)),
         ("On-line CPU(s) list", ranges(online)),
         *([("Off-line CPU(s) list", ranges(off))] if off else []),
-        *(
-            (name, known[name])
-            for name in ("Vendor ID", "Model name", "CPU family", "Model")
-            if name in known
-        ),
+        *((name, known[name]) for name in ("Vendor ID", "Model name", "CPU family", "Model") if name in known),
         ("Thread(s) per core", str(cpus.threads)),
         ("Core(s) per socket", str(cpus.count // cpus.threads // cpus.sockets)),
         ("Socket(s)", str(cpus.sockets)),
         ("Stepping", known["Stepping"]),
-        *(
-            []
-            if node.spec.vendor == "NVIDIA"
-            else [("Hypervisor vendor", "KVM"), ("Virtualization type", "full")]
-        ),
+        *([] if node.spec.vendor == "NVIDIA" else [("Hypervisor vendor", "KVM"), ("Virtualization type", "full")]),
         ("NUMA node(s)", str(cpus.numa_nodes + cpus.memory_nodes)),
         *(
             (f"NUMA node{n} CPU(s)", ranges(sorted({*cpus.of_numa(n)} - {*off})))
@@ -856,9 +812,7 @@ def _mdstat(node: SimulatedNode) -> str:
 def _overlay(node: SimulatedNode) -> dict[str, str]:
     """Return the files of /etc, /proc and /sys."""
     release = _lines(
-        f'{key}="{value}"'
-        if not value.replace("-", "").isalnum() or key == "VERSION_ID"
-        else f"{key}={value}"
+        f'{key}="{value}"' if not value.replace("-", "").isalnum() or key == "VERSION_ID" else f"{key}={value}"
         for key, value in node.os_release.items()
     )
     mounts = _lines(f"{m.source} {m.path} {m.fstype} {m.options} 0 0" for m in node.mounts)
@@ -885,9 +839,7 @@ def _overlay(node: SimulatedNode) -> dict[str, str]:
         "/sys/class/dmi/id/product_name": f"{node.spec.product or node.spec.vendor}\n",
         "/proc/cmdline": f"BOOT_IMAGE=/vmlinuz-{node.kernel} root=/dev/nvme0n1p2 ro {node.spec.iommu}\n",
         "/proc/version": f"Linux version {node.kernel} (buildd@lcy02) (gcc 13.3.0) #1 SMP PREEMPT_DYNAMIC\n",
-        "/proc/modules": _lines(
-            f"{name} {size} 0 - Live 0x0000000000000000" for name, size in node.modules.items()
-        ),
+        "/proc/modules": _lines(f"{name} {size} 0 - Live 0x0000000000000000" for name, size in node.modules.items()),
         "/proc/driver/nvidia/version": (_NVRM if node.open_modules else _NVRM_PROPRIETARY).format(
             driver=driver, machine=cpus.machine
         ),

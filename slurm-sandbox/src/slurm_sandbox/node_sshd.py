@@ -64,18 +64,7 @@ class NodeSshd:
         (folder / "authorized").mkdir(parents=True)
         for name in ("host_key", "id_root"):
             self._run(
-                [
-                    _program("ssh-keygen"),
-                    "-q",
-                    "-t",
-                    "ed25519",
-                    "-N",
-                    "",
-                    "-C",
-                    "sandbox",
-                    "-f",
-                    str(folder / name),
-                ]
+                [_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "sandbox", "-f", str(folder / name)]
             )
         shutil.copy(folder / "id_root.pub", folder / "authorized" / "root")
         key = " ".join((folder / "host_key.pub").read_text().split()[:2])

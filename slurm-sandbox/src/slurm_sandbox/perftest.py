@@ -139,9 +139,7 @@ def run(name: str, node: str, chosen: Chosen, folder: Path, base: Path) -> None:
     if not chosen.host:
         print_line(f"\n{'*' * 36}\n* Waiting for client to connect... *\n{'*' * 36}")
     with _connection(chosen) as link:
-        if (
-            chosen.gid and int(chosen.gid) >= rail.gids
-        ):  # ibv_query_gid fails, so that the other side reads nothing
+        if chosen.gid and int(chosen.gid) >= rail.gids:  # ibv_query_gid fails, so that the other side reads nothing
             raise ToolError(" Unable to set up socket connection")
         with link.makefile() as stream:
             line = _exchanged(link, stream, json.dumps([node, chosen.device]))
@@ -150,9 +148,7 @@ def run(name: str, node: str, chosen: Chosen, folder: Path, base: Path) -> None:
             if chosen.seconds and chosen.host:
                 time.sleep(float(chosen.seconds))
             if chosen.host or name.endswith("_bw"):
-                _report(
-                    name, chosen, (node, rail), (peer, _rail(folder, base, peer, chosen_there)), folder, base
-                )
+                _report(name, chosen, (node, rail), (peer, _rail(folder, base, peer, chosen_there)), folder, base)
             print_line(LINE)
             _exchanged(link, stream, "done")  # both close together
 
@@ -204,9 +200,7 @@ def _connection(chosen: Chosen) -> socket.socket:
         try:
             listening.bind(where)
         except OSError:
-            raise ToolError(
-                f"Couldn't listen to port {where[1]}\n Unable to init the socket connection"
-            ) from None
+            raise ToolError(f"Couldn't listen to port {where[1]}\n Unable to init the socket connection") from None
         listening.listen()
         return listening.accept()[0]
 
@@ -230,9 +224,7 @@ def _heading(name: str, chosen: Chosen, rail: Rail) -> None:
     print_line(f" remote address: LID {rail.lid + 1:#04x} QPN 0x003a PSN 0xc0fd7e\n{LINE}")
     unit = "Gb" if "gbits" in chosen.flags else "MB"
     if bandwidth:
-        print_line(
-            f" #bytes     #iterations    BW peak[{unit}/sec]    BW average[{unit}/sec]   MsgRate[Mpps]"
-        )
+        print_line(f" #bytes     #iterations    BW peak[{unit}/sec]    BW average[{unit}/sec]   MsgRate[Mpps]")
     else:
         print_line(
             " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   "
@@ -254,9 +246,7 @@ def _report(
         gbits = REACHED * min(here[1].rate, there[1].rate) * factor
         shown = gbits if "gbits" in chosen.flags else gbits * 1e9 / 8 / 2**20
         rate = gbits / 8 / size * 1e3
-        print_line(
-            f" {size:<7}    {iters:<10}       {shown * 1.002:<7.2f}            {shown:<7.2f}\t\t   {rate:<7.6f}"
-        )
+        print_line(f" {size:<7}    {iters:<10}       {shown * 1.002:<7.2f}            {shown:<7.2f}\t\t   {rate:<7.6f}")
         results = {"MsgSize": size, "n_iterations": iters, "BW_peak": round(shown * 1.002, 2)}
         results |= {"BW_average": round(shown, 2), "MsgRate": round(rate, 6)}
     else:

@@ -43,9 +43,7 @@ def _lock_file() -> int:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise SandboxError(
-            f"{path}: cannot be opened ({error.strerror}): remove it, or set TMPDIR"
-        ) from error
+        raise SandboxError(f"{path}: cannot be opened ({error.strerror}): remove it, or set TMPDIR") from error
     found = os.fstat(handle)
     if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
         os.close(handle)

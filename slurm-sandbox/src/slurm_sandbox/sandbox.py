@@ -213,9 +213,7 @@ class Sandbox:
         most = _cpus_of_host() if isolation else spec.gpus
         gpus_per_node = min(spec.gpus, most) if gpus_per_node is None else gpus_per_node
         if isolation and gpus_per_node > most:
-            raise SandboxError(
-                f"with isolation a node has the {most} CPUs of this machine: at most {most} GPUs"
-            )
+            raise SandboxError(f"with isolation a node has the {most} CPUs of this machine: at most {most} GPUs")
         hardware.healthy_node("none", 0, gpus_per_node, spec, "")  # SandboxError for too many GPUs
         assignment = gpu_assignment.assign(gpus, nodes, gpus_per_node)
         wanted = SandboxState(
@@ -320,9 +318,7 @@ class Sandbox:
             further += [daemons.BACKUP] if state.backup else []
             if sshd := self._sshd(state):
                 sshd.start(names)
-            running = daemon.wait_for(
-                ["munged", *further, "slurmctld", *(f"slurmd-{name}" for name in names)]
-            )
+            running = daemon.wait_for(["munged", *further, "slurmctld", *(f"slurmd-{name}" for name in names)])
             dataclasses.replace(state, processes=running).save(layout.state)
             daemon.wait_idle(names, patience=_PATIENCE + len(names) / 4)
 
@@ -351,11 +347,7 @@ class Sandbox:
         )
         user = pwd.getpwuid(os.getuid()).pw_name
         containers = spank.install(
-            layout,
-            state.nodes,
-            pyxis=state.pyxis,
-            simulated_gpus=state.gpus == "simulated",
-            gpus=state.gpus_per_node,
+            layout, state.nodes, pyxis=state.pyxis, simulated_gpus=state.gpus == "simulated", gpus=state.gpus_per_node
         )
         task_prolog = not containers.prepares_tasks
         layout.conf.write_text(
@@ -402,9 +394,7 @@ class Sandbox:
             daemon_addresses = slurmconf.own_hosts(_short_hostname(), namespaces.LOGIN_ADDRESS, addresses)
         else:
             _require_loopback(socket.gethostname())
-            daemon_addresses = slurmconf.shared_host(
-                self.layout, state.nodes, _short_hostname(), state.first_port
-            )
+            daemon_addresses = slurmconf.shared_host(self.layout, state.nodes, _short_hostname(), state.first_port)
         if state.backup:
             line = f"SlurmctldHost={slurmconf.BACKUP_HOST}({slurmconf.BACKUP_ADDRESS})\n"
             daemon_addresses = dataclasses.replace(daemon_addresses, backup=line)
@@ -536,9 +526,7 @@ class Sandbox:
             removed = [old for old in state.faults if old.node in names and kind in (None, old.kind)]
             remaining = tuple(old for old in state.faults if old not in removed)
             if kind is None:
-                removed += self._dead(
-                    state, {old.node for old in state.faults if old.kind == SLURMD_DEAD}, names
-                )
+                removed += self._dead(state, {old.node for old in state.faults if old.kind == SLURMD_DEAD}, names)
             changed = dataclasses.replace(state, faults=remaining)
             if state.gpus != "real":
                 shown = {old.node for old in removed if faults.find(old.kind).change is not None}
@@ -551,9 +539,7 @@ class Sandbox:
             changed.save(self.layout.state)
             return tuple(names)
 
-    def _dead(
-        self, state: SandboxState, known: Collection[str], nodes: Collection[str]
-    ) -> list[faults.InjectedFault]:
+    def _dead(self, state: SandboxState, known: Collection[str], nodes: Collection[str]) -> list[faults.InjectedFault]:
         """Return a fault for each slurmd that has ended without a fault."""
         daemon = self._daemons(state)
         return [
@@ -578,9 +564,7 @@ class Sandbox:
             return
         known = layout.state.exists() or not any(layout.root.iterdir())
         if not known:
-            raise SandboxError(
-                f"{layout.root} is not the state folder of a sandbox: choose another, or remove it"
-            )
+            raise SandboxError(f"{layout.root} is not the state folder of a sandbox: choose another, or remove it")
         self._require_here(self._state())
         self._stop_processes()
         storage_faults.unmount(layout)
@@ -591,9 +575,7 @@ class Sandbox:
         state = self._state()
         root = str(self.layout.root)
         if state is not None and self._controller_lives(state):
-            with contextlib.suppress(
-                SandboxError
-            ):  # without the packages the processes must end all the same
+            with contextlib.suppress(SandboxError):  # without the packages the processes must end all the same
                 self._daemons(state).cancel_jobs(patience=5.0)
         namespaces.Namespaces(self.layout, daemons.search_path()).stop()
         known = dict(state.processes) if state is not None and state.boot_id == processes.boot_id() else {}
@@ -632,16 +614,12 @@ class Sandbox:
     def _controller_is_here(self, state: SandboxState) -> bool:
         recorded = state.processes.get("slurmctld")
         # since 23.11 `scontrol reconfigure` replaces slurmctld by a new process
-        return (recorded is not None and recorded.alive) or any(
-            self._of_daemon("slurmctld", str(self.layout.conf))
-        )
+        return (recorded is not None and recorded.alive) or any(self._of_daemon("slurmctld", str(self.layout.conf)))
 
     def _require_here(self, state: SandboxState | None) -> None:
         """Raise SandboxError where the sandbox runs, and its processes cannot be seen."""
         if state is not None and self._controller_lives(state) and not self._controller_is_here(state):
-            raise SandboxError(
-                f"the sandbox in {self.layout.root} runs in another PID namespace: do this there"
-            )
+            raise SandboxError(f"the sandbox in {self.layout.root} runs in another PID namespace: do this there")
 
     def _of_daemon(self, name: str, *words: str) -> Iterator[processes.DaemonProcess]:
         return processes.of_command(str(self.layout.root / "sbin" / name), *words)
@@ -706,9 +684,7 @@ def _named(state: SandboxState, nodes: str) -> tuple[str, ...]:
         raise SandboxError(str(error)) from error
     unknown = [name for name in names if name not in state.nodes]
     if unknown or not names:
-        raise SandboxError(
-            f"the sandbox has no node {','.join(unknown)!r}: it has {hostlist.fold(state.nodes)}"
-        )
+        raise SandboxError(f"the sandbox has no node {','.join(unknown)!r}: it has {hostlist.fold(state.nodes)}")
     return names
 
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from slurm_sandbox.layout import Layout
 
 _PATIENCE = 90.0  # above SlurmdTimeout
-COMPLETING = (
-    20  # seconds after which a node that still releases a job is faulty: epilogs are short in a sandbox
-)
+COMPLETING = 20  # seconds after which a node that still releases a job is faulty: epilogs are short in a sandbox
 
 
 @dataclass(frozen=True)
@@ -175,9 +173,7 @@ def _fewer_gres(context: FaultContext, injected: InjectedFault) -> None:
     """Start the node's slurmd with fewer devices in gres.conf, as after the loss of a GPU."""
     node, etc = injected.node, context.layout.etc
     own = own_etc(context, node, without="gres.conf")
-    (own / "gres.conf").write_text(
-        _cut((etc / "gres.conf").read_text(), node, int(injected.options["count"]))
-    )
+    (own / "gres.conf").write_text(_cut((etc / "gres.conf").read_text(), node, int(injected.options["count"])))
     _stop_slurmd(context, node)
     _restart_slurmd(context, node, own / "slurm.conf")
     _wait(context, node, lambda now: now.startswith(("inval", "drain")))

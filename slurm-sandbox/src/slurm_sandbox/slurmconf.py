@@ -50,11 +50,7 @@ class NodeResources:
 
 
 SIMULATED = "simulated_hardware"  # software under test can see that no figure is real
-_NOT_ISOLATED = {
-    "ProctrackType": "proctrack/linuxproc",
-    "TaskPlugin": "task/none",
-    "SelectTypeParameters": "CR_Core",
-}
+_NOT_ISOLATED = {"ProctrackType": "proctrack/linuxproc", "TaskPlugin": "task/none", "SelectTypeParameters": "CR_Core"}
 _NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n"
 
 

@@ -80,9 +80,7 @@ class Accounting:
         # libmariadb takes the path of the socket only from the environment
         clean = ["env", "-i", f"PATH={self.path}", f"SLURM_CONF={self.layout.conf}"]
         self._run([*where, *clean, f"MYSQL_UNIX_PORT={self.socket}", str(slurmdbd)], "slurmdbd")
-        self._until(
-            lambda: self._register_cluster(where, clean, programs["sacctmgr"]), "slurmdbd", "slurmdbd"
-        )
+        self._until(lambda: self._register_cluster(where, clean, programs["sacctmgr"]), "slurmdbd", "slurmdbd")
 
     @property
     def socket(self) -> Path:

@@ -58,9 +58,7 @@ def _mount(layout: Layout) -> None:
     deadline = time.monotonic() + _PATIENCE
     while not layout.shared.is_mount():
         if time.monotonic() > deadline:
-            raise SandboxError(
-                f"the FUSE file system was not mounted: {layout.log_file('storage').read_text()[-300:]}"
-            )
+            raise SandboxError(f"the FUSE file system was not mounted: {layout.log_file('storage').read_text()[-300:]}")
         time.sleep(0.02)
 
 
@@ -86,11 +84,7 @@ _add(
     "the server of the shared folder reads and writes at this rate for all nodes together; inject it into every node",
     mb_s=40,
 )
-_add(
-    CLIENT_SLOW,
-    "the node reads and writes in the shared folder at this rate; inject it into every node",
-    mb_s=20,
-)
+_add(CLIENT_SLOW, "the node reads and writes in the shared folder at this rate; inject it into every node", mb_s=20)
 _add("storage_full", "the shared folder has no more space for the node after the first MiB of a file", mib=1)
 _add("storage_error", "fsync in the shared folder fails on the node with EIO")
 _add("storage_corrupt", "the node reads another byte than was written to the shared folder")

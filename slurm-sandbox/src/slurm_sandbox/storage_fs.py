@@ -51,12 +51,7 @@ class FileInfo(ctypes.Structure):
 class Context(ctypes.Structure):
     """The beginning of struct fuse_context."""
 
-    _fields_ = (
-        ("fuse", ctypes.c_void_p),
-        ("uid", ctypes.c_uint),
-        ("gid", ctypes.c_uint),
-        ("pid", ctypes.c_int),
-    )
+    _fields_ = (("fuse", ctypes.c_void_p), ("uid", ctypes.c_uint), ("gid", ctypes.c_uint), ("pid", ctypes.c_int))
 
 
 Info = ctypes.POINTER(FileInfo)
@@ -136,11 +131,7 @@ class Storage:
         """Whether a node with stale caches does not see yet that another one has replaced a file."""
         node, found = self.fault()
         when, who = self.changed.get(path, (0.0, node))
-        return (
-            found.get("kind") == "storage_stale"
-            and who != node
-            and time.monotonic() < when + found["seconds"]
-        )
+        return found.get("kind") == "storage_stale" and who != node and time.monotonic() < when + found["seconds"]
 
     def replaced(self, path: bytes) -> None:
         """Remember who has replaced a file."""

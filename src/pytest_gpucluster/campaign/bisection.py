@@ -41,9 +41,7 @@ def bisect(groups: Sequence[tuple[tuple[str, ...], frozenset[str]]]) -> Bisectio
     for nodes in whole:
         left = [node for node in nodes if node not in good]
         if len(left) == 1:
-            bad.setdefault(
-                left[0], f"a group of {len(nodes)} nodes fails with it, whose other nodes pass without it"
-            )
+            bad.setdefault(left[0], f"a group of {len(nodes)} nodes fails with it, whose other nodes pass without it")
     unexplained = [nodes for nodes in whole if not bad.keys() & set(nodes)]
     candidates = [tuple(node for node in nodes if node not in good) for nodes in unexplained]
     return Bisection(
@@ -55,9 +53,7 @@ def bisect(groups: Sequence[tuple[tuple[str, ...], frozenset[str]]]) -> Bisectio
     )
 
 
-def next_group(
-    found: Bisection, usable: Sequence[str], pending: Collection[str], size: int
-) -> tuple[str, ...]:
+def next_group(found: Bisection, usable: Sequence[str], pending: Collection[str], size: int) -> tuple[str, ...]:
     """Return the nodes to test together next, at most `size`; () if too few are usable, or nothing is pending."""
     for left in found.candidates:
         middle = (len(left) + 1) // 2

@@ -92,9 +92,7 @@ class Loop:
             self._stop()
             raise
         planner = Planner(self._view())
-        if not any(
-            planner.state(node) == OPEN and self.nodes[node].in_service for node in self.campaign.nodes
-        ):
+        if not any(planner.state(node) == OPEN and self.nodes[node].in_service for node in self.campaign.nodes):
             self.store.close_campaign(self.campaign)
 
     # -- one round
@@ -111,9 +109,7 @@ class Loop:
         return not running and not planner.unfinished()
 
     def _is_at_work(self) -> bool:
-        return any(
-            group.campaign == self.campaign.number for group in self.store.live_groups(self.cluster.name)
-        )
+        return any(group.campaign == self.campaign.number for group in self.store.live_groups(self.cluster.name))
 
     def _pause(self) -> None:
         """Wait until a run of this campaign has ended, or it is time to read the nodes again."""
@@ -149,8 +145,7 @@ class Loop:
         return {
             it.node
             for it in failed
-            if not self.nodes[it.node].in_service
-            or (it.boot and self.nodes[it.node].boot not in ("", it.boot))
+            if not self.nodes[it.node].in_service or (it.boot and self.nodes[it.node].boot not in ("", it.boot))
         }
 
     # -- starting
@@ -198,9 +193,7 @@ class Loop:
 
             def choose(store: CampaignStore) -> Choice | None:
                 # another process may have stored results and claimed nodes since
-                now = (
-                    Planner(self._view()) if store.results(self.campaign) != planner.view.results else planner
-                )
+                now = Planner(self._view()) if store.results(self.campaign) != planner.view.results else planner
                 return now.choose(store.leases(self.cluster.name))
 
             group = self.store.claim(self.campaign, choose, self._group)
@@ -222,16 +215,7 @@ class Loop:
         until = now + self._queue_wait() + self.cluster.slurm.time + SPARE
         number, mark = 0, mark_of(os.getpid())
         return RunGroup(
-            number,
-            self.campaign.number,
-            choice.kind.name,
-            choice.nodes,
-            choice.waits,
-            "",
-            mark,
-            "",
-            now,
-            until,
+            number, self.campaign.number, choice.kind.name, choice.nodes, choice.waits, "", mark, "", now, until
         )
 
     def _start(self, group: RunGroup) -> None:

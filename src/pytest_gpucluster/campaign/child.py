@@ -64,9 +64,7 @@ class Child:
         output = folder / OUTPUT
         output.touch(mode=0o600)
         argv = ("sh", "-c", _START, str(output), sys.executable, "-m", "pytest", *arguments)
-        self.process: subprocess.Popen[bytes] = LocalTransport(inherit=True).spawn(
-            argv, env={KEEP_FOLDER: "1"}
-        )
+        self.process: subprocess.Popen[bytes] = LocalTransport(inherit=True).spawn(argv, env={KEEP_FOLDER: "1"})
         self.mark = mark_of(self.process.pid)
 
     def go(self) -> None:
@@ -102,11 +100,7 @@ def was_refused(folder: Path) -> bool:
 def last_line(folder: Path) -> str:
     """Return the last error that a run has printed, else its last line."""
     with suppress(OSError):
-        lines = [
-            line.strip()
-            for line in (folder / OUTPUT).read_text(errors="replace").splitlines()
-            if line.strip()
-        ]
+        lines = [line.strip() for line in (folder / OUTPUT).read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR:")]
         return clean((errors or lines or [""])[-1])[:_MAX_MESSAGE]
     return ""
@@ -148,8 +142,7 @@ def outcome_in(run: Run | None, group: RunGroup, kind: Kind) -> GroupResult:
     found = {node: _of_node(run, node) for node in group.nodes}
     if kind.partners and of_cluster[0] == FAILED:  # what the nodes do together has failed
         found = {
-            node: (FAILED, of_cluster[1]) if state == FIT else (state, why)
-            for node, (state, why) in found.items()
+            node: (FAILED, of_cluster[1]) if state == FIT else (state, why) for node, (state, why) in found.items()
         }
     elif not kind.partners:
         found[""] = of_cluster
@@ -221,10 +214,5 @@ def _pairs(run: Run, group: RunGroup, kind: Kind, of_cluster: tuple[str, str]) -
 
 def _measured(run: Run, suite: str) -> Iterator[PairResult]:
     for it in recorded(run).metrics:
-        if (
-            it.check.startswith(f"{suite}.")
-            and it.paired
-            and it.node < it.paired
-            and it.metric.number is not None
-        ):
+        if it.check.startswith(f"{suite}.") and it.paired and it.node < it.paired and it.metric.number is not None:
             yield PairResult((it.node, it.paired), it.metric.name, it.metric.number)

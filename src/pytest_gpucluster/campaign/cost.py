@@ -27,9 +27,7 @@ def cost_of_campaign(store: CampaignStore, campaign: Campaign, limit: int, most:
     Groups that have ended since the campaign began are left out. Nodes that fail, and repeats, make it shorter or longer.
     """
     ended = [it.kind for it in store.groups(campaign, "ended IS NOT NULL AND began >= ?", (campaign.began,))]
-    left = {
-        kind: max(0, groups_of(kind, len(campaign.nodes)) - ended.count(kind.name)) for kind in campaign.kinds
-    }
+    left = {kind: max(0, groups_of(kind, len(campaign.nodes)) - ended.count(kind.name)) for kind in campaign.kinds}
     took = store.group_seconds(campaign)
     numbers = ", ".join(f"{count(number, 'group')} of {kind.name}" for kind, number in left.items())
     if any(number and kind.name not in took for kind, number in left.items()):
@@ -38,8 +36,6 @@ def cost_of_campaign(store: CampaignStore, campaign: Campaign, limit: int, most:
             f"cost: unknown without a history of such groups ({numbers}); at most {bound}, since the job of a group ends after "
             f"{format_duration(most)}"
         )
-    total = sum(
-        number * kind.size * statistics.median(took[kind.name]) for kind, number in left.items() if number
-    )
+    total = sum(number * kind.size * statistics.median(took[kind.name]) for kind, number in left.items() if number)
     least = format_duration(total / max(1, min(limit, len(campaign.nodes))))
     return f"cost: about {node_hours(total)}, at least {least} ({numbers}; median of earlier groups, with the wait for nodes)"

@@ -108,8 +108,7 @@ class Planner:
                 [
                     (first.nodes, frozenset(node for node, it in found.items() if it.outcome == FAILED))
                     for found in groups.values()
-                    if len(found)
-                    == len((first := next(iter(found.values()))).nodes)  # none was repaired since
+                    if len(found) == len((first := next(iter(found.values()))).nodes)  # none was repaired since
                 ]
             )
         return self._bisections[kind.name]
@@ -146,9 +145,7 @@ class Planner:
         """
         for waits in (False, True):
             for kind in self.view.campaign.kinds:
-                if self._has_room(kind, claimed, waits=waits) and (
-                    nodes := self._group(kind, claimed, waits=waits)
-                ):
+                if self._has_room(kind, claimed, waits=waits) and (nodes := self._group(kind, claimed, waits=waits)):
                     return Choice(kind, nodes, waits)
         return None
 
@@ -164,12 +161,10 @@ class Planner:
         usable = [
             node
             for node in self.view.campaign.nodes
-            if node not in claimed
-            and (self.view.nodes[node].idle or (waits and self.view.nodes[node].in_service))
+            if node not in claimed and (self.view.nodes[node].idle or (waits and self.view.nodes[node].in_service))
         ]
         pending = sorted(
-            (node for node in usable if self.state(node) != FAILED and self.verdict(node, kind) == OPEN),
-            key=self._rank,
+            (node for node in usable if self.state(node) != FAILED and self.verdict(node, kind) == OPEN), key=self._rank
         )
         if kind.larger:
             return self._larger_group(kind, usable, pending)
@@ -190,9 +185,7 @@ class Planner:
         pairs = [one for one in self.view.campaign.kinds if not one.larger]
         for members in self._shares.values():
             ready = [
-                node
-                for node in members
-                if node in usable and all(self.verdict(node, one) == FIT for one in pairs)
+                node for node in members if node in usable and all(self.verdict(node, one) == FIT for one in pairs)
             ]
             if found := next_group(self.bisection(kind), ready, pending, kind.size):
                 return found

@@ -82,9 +82,7 @@ def parse_state(data: bytes, path: Path) -> StatedCampaign:
         json.dumps(document, ensure_ascii=False).encode()  # no name has a lone surrogate
         return _stated(document, data)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise GpuClusterError(
-            f"{path}: is not the state of a campaign: {one_line(str(error), 200)}"
-        ) from None
+        raise GpuClusterError(f"{path}: is not the state of a campaign: {one_line(str(error), 200)}") from None
 
 
 def _stated(document: dict[str, Any], data: bytes) -> StatedCampaign:
@@ -94,9 +92,7 @@ def _stated(document: dict[str, Any], data: bytes) -> StatedCampaign:
     rows = {str(row["node"]): row for row in document["nodes"]}
     numbers = {int(one["group"]) for one in document["groups"]}
     names = {kind.name for kind in kinds}
-    if (len(rows), len(numbers), len(names)) != tuple(
-        len(document[key]) for key in ("nodes", "groups", "kinds")
-    ):
+    if (len(rows), len(numbers), len(names)) != tuple(len(document[key]) for key in ("nodes", "groups", "kinds")):
         raise ValueError("a node, a group or a kind of groups is listed twice")
     campaign = Campaign(
         number=0,

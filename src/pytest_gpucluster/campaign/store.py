@@ -74,9 +74,7 @@ class CampaignStore(History):
                     )
                 if known.closed is not None:
                     self._reopen(known, newest)
-                self._db.execute(
-                    "UPDATE campaigns SET nodes = ? WHERE id = ?", (json.dumps(nodes), known.number)
-                )
+                self._db.execute("UPDATE campaigns SET nodes = ? WHERE id = ?", (json.dumps(nodes), known.number))
         found = self.campaign(cluster, name)
         assert found is not None
         return found
@@ -91,9 +89,7 @@ class CampaignStore(History):
             'UPDATE campaign_results SET "left" = 1 WHERE campaign = ? AND outcome IN (?, ?)',
             (campaign.number, FAILED, NOT_PROVED),
         )
-        self._db.execute(
-            "UPDATE campaigns SET closed = NULL, began = ? WHERE id = ?", (time.time(), campaign.number)
-        )
+        self._db.execute("UPDATE campaigns SET closed = NULL, began = ? WHERE id = ?", (time.time(), campaign.number))
 
     def close_campaign(self, campaign: Campaign) -> None:
         """Note that a campaign has come to its end."""
@@ -111,10 +107,7 @@ class CampaignStore(History):
         return {node: bool(waits) for node, waits in rows}
 
     def claim(
-        self,
-        campaign: Campaign,
-        choose: Callable[[CampaignStore], Choice | None],
-        group: Callable[[Choice], RunGroup],
+        self, campaign: Campaign, choose: Callable[[CampaignStore], Choice | None], group: Callable[[Choice], RunGroup]
     ) -> RunGroup | None:
         """Choose a group and claim its nodes, while no other process does; None if there is nothing to choose."""
         with self._readable_errors(), self._transaction():
@@ -138,9 +131,7 @@ class CampaignStore(History):
 
     def started(self, group: RunGroup, child: str, folder: str) -> None:
         """Note which process tests a group: from here on it lives on without its owner."""
-        self._write(
-            "UPDATE campaign_groups SET child = ?, folder = ? WHERE id = ?", (child, folder, group.number)
-        )
+        self._write("UPDATE campaign_groups SET child = ?, folder = ? WHERE id = ?", (child, folder, group.number))
 
     def live_groups(self, cluster: str) -> list[RunGroup]:
         """Return the groups, of all campaigns of a cluster, whose nodes are claimed."""
@@ -162,9 +153,7 @@ class CampaignStore(History):
     def release(self, group: RunGroup, outcome: GroupResult) -> bool:
         """Store how a group ended and release its nodes, in one transaction. False: another process was first."""
         with self._readable_errors(), self._transaction():
-            if not self._db.execute(
-                'DELETE FROM campaign_leases WHERE "group" = ?', (group.number,)
-            ).rowcount:
+            if not self._db.execute('DELETE FROM campaign_leases WHERE "group" = ?', (group.number,)).rowcount:
                 return False
             self._db.execute(
                 "UPDATE campaign_groups SET ended = ?, run_id = ?, sha256 = ? WHERE id = ?",
@@ -173,15 +162,7 @@ class CampaignStore(History):
             self._db.executemany(
                 "INSERT OR REPLACE INTO campaign_results VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
                 [
-                    (
-                        group.campaign,
-                        group.kind,
-                        node,
-                        group.number,
-                        state,
-                        message,
-                        outcome.boots.get(node, ""),
-                    )
+                    (group.campaign, group.kind, node, group.number, state, message, outcome.boots.get(node, ""))
                     for node, (state, message) in outcome.nodes.items()
                 ],
             )
@@ -245,10 +226,7 @@ class CampaignStore(History):
         with self._readable_errors(), self._transaction():
             self._db.executemany(
                 "INSERT OR REPLACE INTO campaign_nodes VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (campaign.number, node, it.idle, str(it.share), it.why, it.boot)
-                    for node, it in nodes.items()
-                ],
+                [(campaign.number, node, it.idle, str(it.share), it.why, it.boot) for node, it in nodes.items()],
             )
 
     def seen_nodes(self, campaign: Campaign) -> dict[str, SlurmNode]:
@@ -256,9 +234,7 @@ class CampaignStore(History):
         rows = self.query(
             "SELECT node, idle, share, why, boot FROM campaign_nodes WHERE campaign = ?", (campaign.number,)
         )
-        known = {
-            node: SlurmNode(bool(idle), not why, share, why, boot) for node, idle, share, why, boot in rows
-        }
+        known = {node: SlurmNode(bool(idle), not why, share, why, boot) for node, idle, share, why, boot in rows}
         return {node: known.get(node, SlurmNode(False, True)) for node in campaign.nodes}
 
     def _write(self, statement: str, values: Sequence[object]) -> None:

@@ -173,11 +173,7 @@ class Summary:
         )
 
     def _age(self, verdict: LastVerdict | None) -> str:
-        return (
-            ""
-            if verdict is None
-            else f"{verdict.outcome}, {format_duration(max(0.0, self.now - verdict.started))}"
-        )
+        return "" if verdict is None else f"{verdict.outcome}, {format_duration(max(0.0, self.now - verdict.started))}"
 
     def metrics(self) -> bytes:
         """Return the metrics for the textfile collector of node_exporter."""
@@ -199,13 +195,9 @@ class _Metrics(Collector):
         )
         for row in summary.rows:
             for suite, it in row.verdicts.items():
-                age.add_metric(
-                    [summary.campaign.cluster, row.node, suite, it.outcome], summary.now - it.started
-                )
+                age.add_metric([summary.campaign.cluster, row.node, suite, it.outcome], summary.now - it.started)
         states = GaugeMetricFamily(
-            "gpucluster_campaign_nodes",
-            "Nodes of a campaign by state.",
-            labels=["cluster", "campaign", "state"],
+            "gpucluster_campaign_nodes", "Nodes of a campaign by state.", labels=["cluster", "campaign", "state"]
         )
         counts = Counter(row.state for row in summary.rows)
         for state in STATES:
@@ -250,11 +242,7 @@ def judge(
     bad = {node: why for it in judged for node, why in it.bad.items()}
     planner = Planner(View(campaign, results, seen, limit=0, bad=bad))
     of_larger = {
-        node: why
-        for kind in campaign.kinds
-        if kind.larger
-        for node, why in planner.bisection(kind).bad.items()
-        if why
+        node: why for kind in campaign.kinds if kind.larger for node, why in planner.bisection(kind).bad.items() if why
     }
     names = {suite for kind in campaign.kinds for suite in kind.suites}
     rows = []
@@ -265,9 +253,7 @@ def judge(
             state = UNDER_TEST if node in claimed else WAITING if seen[node].in_service else OUT
             why = seen[node].why or why
         partners = {it for result in results if result.node == node for it in result.partners}
-        of_node = {
-            suite: it for suite, it in sorted(verdicts.get(node, {}).items()) if not names or suite in names
-        }
+        of_node = {suite: it for suite, it in sorted(verdicts.get(node, {}).items()) if not names or suite in names}
         rows.append(NodeRow(node, state, why, len(partners), of_node, seen[node]))
     links = [f"link {one} - {other}" for it in judged for one, other in it.bad_links]
     together = [

@@ -39,11 +39,7 @@ class Urgency:
 
 
 def by_urgency(
-    store: CampaignStore,
-    kind: tuple[str, bool],
-    names: Collection[str],
-    boots: Mapping[str, float],
-    now: float,
+    store: CampaignStore, kind: tuple[str, bool], names: Collection[str], boots: Mapping[str, float], now: float
 ) -> list[Urgency]:
     """Return nodes, most urgent first. `boots`: {node: when it was booted, 0 if unknown}; `names`: the selected suites.
 
@@ -51,9 +47,7 @@ def by_urgency(
     """
     cluster, simulated = kind
     judged = {suite for of_node in last_verdicts(store, kind).values() for suite in of_node} & set(names)
-    tested = (
-        oldest_of(store, cluster, judged, boots, simulated=simulated) if judged else dict.fromkeys(boots, 0.0)
-    )
+    tested = oldest_of(store, cluster, judged, boots, simulated=simulated) if judged else dict.fromkeys(boots, 0.0)
     failures, changes = _failures(store, kind), _changes(store, kind)
     found = [
         Urgency(node, at, failures[node], _cause(at, changes.get(node, 0.0), boot))

@@ -84,9 +84,7 @@ COMMAND = Command(
     campaign,
     (
         argument(
-            "action",
-            choices=("status", "report"),
-            help="status: a few lines; report: also each node and each group",
+            "action", choices=("status", "report"), help="status: a few lines; report: also each node and each group"
         ),
         argument("name", help="name of the campaign"),
         argument("--history", type=Path, metavar="FILE", help="the file of pytest's --history"),
@@ -94,10 +92,7 @@ COMMAND = Command(
         JSON,
         argument("--html", type=Path, metavar="FILE", help="write one HTML page"),
         argument(
-            "--metrics",
-            type=Path,
-            metavar="FILE",
-            help="write metrics for the textfile collector of node_exporter",
+            "--metrics", type=Path, metavar="FILE", help="write metrics for the textfile collector of node_exporter"
         ),
     ),
 )

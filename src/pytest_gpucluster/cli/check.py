@@ -155,10 +155,7 @@ COMMAND = Command(
     check,
     (
         argument(
-            "file",
-            metavar="FILE|NAME",
-            help="a cluster file, or the name of a cluster",
-            completes=config.cluster_names,
+            "file", metavar="FILE|NAME", help="a cluster file, or the name of a cluster", completes=config.cluster_names
         ),
         argument(
             "--try",

@@ -111,11 +111,7 @@ def _files(cluster: Cluster | None) -> list[Leftover]:
     from pytest_gpucluster.core.registry import parts_of_suites
 
     shared = (
-        [
-            folder
-            for found in parts_of_suites(lambda suite: suite.leftover_folders)
-            for folder in found(cluster)
-        ]
+        [folder for found in parts_of_suites(lambda suite: suite.leftover_folders) for folder in found(cluster)]
         if cluster
         else []
     )
@@ -143,18 +139,13 @@ def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) 
             results.problem(f"{hostlist.fold(request.nodes)} was not checked: {error}")
 
 
-def _on_nodes(
-    slurm: Slurm, request: AllocationRequest, results: _Results, cluster: Cluster
-) -> Iterator[Leftover]:
+def _on_nodes(slurm: Slurm, request: AllocationRequest, results: _Results, cluster: Cluster) -> Iterator[Leftover]:
     from pytest_gpucluster.cluster.channel.channel import Fleet
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.registry import parts_of_suites
 
     progress = partial(print, file=sys.stderr) if results.json else print
-    with (
-        Allocation.request(slurm, request, progress=progress) as held,
-        Fleet.over_slurm(slurm, held) as fleet,
-    ):
+    with Allocation.request(slurm, request, progress=progress) as held, Fleet.over_slurm(slurm, held) as fleet:
         problems: list[str] = []
         for read in parts_of_suites(lambda suite: suite.node_leftovers):
             found, unread = read(slurm, fleet, cluster)
@@ -176,8 +167,6 @@ COMMAND = Command(
             help="also list containers on these nodes of --cluster, like gpu[01-04], with one allocated task per node "
             "(default: no node)",
         ),
-        one_of(
-            argument("--yes", action="store_true", help="remove what was found (default: only list it)"), JSON
-        ),
+        one_of(argument("--yes", action="store_true", help="remove what was found (default: only list it)"), JSON),
     ),
 )

@@ -15,9 +15,7 @@ _MAKERS = {"Finding": 5, "Advisory": 3, "Explanation": 0}  # class -> place of i
 
 def codes_of(package: str) -> list[str]:
     """Return the codes of a package, sorted."""
-    return sorted(
-        {code for module in _modules(Path(str(files(package)))) for code in _codes(ast.parse(module))}
-    )
+    return sorted({code for module in _modules(Path(str(files(package)))) for code in _codes(ast.parse(module))})
 
 
 def _modules(folder: Path) -> Iterator[str]:

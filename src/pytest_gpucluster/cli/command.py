@@ -45,9 +45,7 @@ class Command:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def argument(
-    *names: str, completes: Callable[[], Iterable[str]] | None = None, **attributes: Any
-) -> Argument:
+def argument(*names: str, completes: Callable[[], Iterable[str]] | None = None, **attributes: Any) -> Argument:
     """Return an argument, declared as with add_argument()."""
     return Argument(names, attributes, completes)
 
@@ -64,9 +62,7 @@ def cluster_option(about: str) -> Argument:
 
 def report_group(what: str) -> Argument:
     """Return the option --report-group; `what`: "the file"."""
-    return argument(
-        "--report-group", metavar="GROUP", help=f"let this group read {what}: mode 0640 instead of 0600"
-    )
+    return argument("--report-group", metavar="GROUP", help=f"let this group read {what}: mode 0640 instead of 0600")
 
 
 def source(more: str = "") -> Argument:

@@ -32,9 +32,7 @@ def of_slurm(words: Sequence[str]) -> bool:
     stated: list[str] = []
     with contextlib.suppress(argparse.ArgumentError, SystemExit):
         stated = parser.parse_known_args(words)[0].context
-    return (
-        any(context in OF_SLURM for context in stated) or os.environ.get("SLURM_SCRIPT_CONTEXT") in _SCRIPTS
-    )
+    return any(context in OF_SLURM for context in stated) or os.environ.get("SLURM_SCRIPT_CONTEXT") in _SCRIPTS
 
 
 def no_harm(error: BaseException) -> int:

@@ -78,11 +78,7 @@ def _chosen(cases: Sequence[Case], node: str | None, part: str | None) -> list[C
 
 def _names(case: Case) -> list[str]:
     known = [case.part, *(it.part for it in case.installed)]
-    return [
-        case.name,
-        case.part.short,
-        *(key for it in known for key in (it.address, it.name, it.serial) if key),
-    ]
+    return [case.name, case.part.short, *(key for it in known for key in (it.address, it.name, it.serial) if key)]
 
 
 def _table(run: Run, cases: Sequence[Case]) -> None:
@@ -95,9 +91,7 @@ def _table(run: Run, cases: Sequence[Case]) -> None:
     for case in cases:
         event = run.evidence.get(case.node)
         state = (
-            event.get("problem") or f"{len(event.get('files', []))} files"
-            if event
-            else not_captured(run, case.node)
+            event.get("problem") or f"{len(event.get('files', []))} files" if event else not_captured(run, case.node)
         )
         serials = [it.part.serial for it in case.installed if it.part.serial]
         rows.append((case.node, case.name, ", ".join(serials), ", ".join(case.checks), state))
@@ -117,17 +111,9 @@ EVIDENCE = Command(
         ),
         argument("node", nargs="?", metavar="NODE", help="a node of the table (default: print the table)"),
         argument(
-            "part",
-            nargs="?",
-            metavar="PART",
-            help="its part, by the table's words, address, UUID or serial number",
+            "part", nargs="?", metavar="PART", help="its part, by the table's words, address, UUID or serial number"
         ),
-        argument(
-            "--form",
-            choices=("text", "dcgm-json"),
-            default="text",
-            help="how a case is printed (%(default)s)",
-        ),
+        argument("--form", choices=("text", "dcgm-json"), default="text", help="how a case is printed (%(default)s)"),
         argument(
             "--anonymous",
             action="store_true",

@@ -259,9 +259,7 @@ COMMAND = Command(
             completes=config.profile_names,
         ),
         argument(
-            "--node",
-            metavar="NAME",
-            help="this machine's name in the cluster file (default: Slurm's, or its hostname)",
+            "--node", metavar="NAME", help="this machine's name in the cluster file (default: Slurm's, or its hostname)"
         ),
         argument(
             "--checks",
@@ -276,9 +274,7 @@ COMMAND = Command(
             help="share answers of an earlier gate that are younger (%(default)s; 0: none)",
         ),
         argument(
-            "--context",
-            choices=CONTEXTS,
-            help="who starts it: decides what the exit status means (docs/gate.md)",
+            "--context", choices=CONTEXTS, help="who starts it: decides what the exit status means (docs/gate.md)"
         ),
         argument("--baseline", type=Path, metavar="FILE", help="the baseline (default: gate.baseline)"),
         argument(
@@ -298,10 +294,7 @@ COMMAND = Command(
             help="with --context job: also measure pairs of the job's nodes, in about this time",
         ),
         argument(
-            "--python",
-            default="python3",
-            metavar="PATH",
-            help="interpreter with torch, for --fabric (%(default)s)",
+            "--python", default="python3", metavar="PATH", help="interpreter with torch, for --fabric (%(default)s)"
         ),
         one_of(
             argument(

@@ -56,9 +56,7 @@ def history(args: argparse.Namespace) -> None:
         if args.convert is not None:
             now = len(MIGRATIONS)
             done = (
-                f"converted from schema {found.converted} to {now}"
-                if found.converted < now
-                else "nothing to convert"
+                f"converted from schema {found.converted} to {now}" if found.converted < now else "nothing to convert"
             )
             _print(f"{found.path}: {done}")
         elif args.logs:
@@ -69,9 +67,7 @@ def history(args: argparse.Namespace) -> None:
             _accept(found, args)
         elif args.night or args.shared:
             cluster, runs = cluster_name(args, found), args.runs or RUNS
-            lines = (
-                night(found, cluster) if args.night else of_history(found, cluster, runs).lines(verbose=True)
-            )
+            lines = night(found, cluster) if args.night else of_history(found, cluster, runs).lines(verbose=True)
             for line in lines:
                 _print(line)
         elif args.html:
@@ -118,9 +114,7 @@ def compare(args: argparse.Namespace) -> int:
                 "b": _past(later),
                 "worse": [*map(_change, comparison.worse)],
                 "better": [*map(_change, comparison.better)],
-                "failed": [
-                    {"node": it.node, "check": it.check, "outcome": it.now} for it in comparison.turned
-                ],
+                "failed": [{"node": it.node, "check": it.check, "outcome": it.now} for it in comparison.turned],
             }
         )
         return WORSE if comparison.lines() else 0
@@ -157,9 +151,7 @@ def history_file(args: argparse.Namespace) -> Path:
         key = config.load_cluster(args.cluster).history
         if key is not None:
             return Path(key).expanduser()
-    raise ConfigError(
-        f"no history file: use --history FILE, set {VARIABLE}, or --cluster with `history` in its file"
-    )
+    raise ConfigError(f"no history file: use --history FILE, set {VARIABLE}, or --cluster with `history` in its file")
 
 
 def cluster_name(args: argparse.Namespace, found: History) -> str:
@@ -176,9 +168,7 @@ def cluster_name(args: argparse.Namespace, found: History) -> str:
         name = config.load_cluster(args.cluster).name
         if name in names:
             return name
-    raise ConfigError(
-        f"history {found.path}: no run of cluster {args.cluster}; it has: {', '.join(names) or 'none'}"
-    )
+    raise ConfigError(f"history {found.path}: no run of cluster {args.cluster}; it has: {', '.join(names) or 'none'}")
 
 
 # --- changes
@@ -238,9 +228,7 @@ def _accept(found: History, args: argparse.Namespace) -> None:
     if args.node is not None and not found.node_runs(cluster, _name(args.node), 1):
         raise _unknown(found, cluster, args.node)
     found.accept(past, None if args.node is None else _name(args.node))
-    _print(
-        f"{args.node or 'all nodes'} of cluster {cluster}: baselines begin with run {past.run} from here on"
-    )
+    _print(f"{args.node or 'all nodes'} of cluster {cluster}: baselines begin with run {past.run} from here on")
 
 
 # --- output
@@ -328,9 +316,7 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
             {
                 "cluster": cluster,
                 "node": node,
-                "acts": [
-                    dict(zip(("time", "result", "user", "run", "reason"), act, strict=True)) for act in acts
-                ],
+                "acts": [dict(zip(("time", "result", "user", "run", "reason"), act, strict=True)) for act in acts],
                 "simulated": simulated,
                 "runs": [
                     {
@@ -345,22 +331,15 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
                     }
                     for past, counts in runs
                 ],
-                "failures": [
-                    dict(zip(("run", "check", "outcome", "message"), row, strict=True)) for row in red
-                ],
+                "failures": [dict(zip(("run", "check", "outcome", "message"), row, strict=True)) for row in red],
                 "metrics": [
-                    {
-                        **_metric(it.item),
-                        "values": [{"value": value, "good": good} for value, good in it.values],
-                    }
+                    {**_metric(it.item), "values": [{"value": value, "good": good} for value, good in it.values]}
                     for it in metrics
                 ],
             }
         )
         return
-    _print(
-        f"cluster {labelled(cluster, simulated=simulated)}, {args.node}: the last {count(len(runs), 'run')}\n"
-    )
+    _print(f"cluster {labelled(cluster, simulated=simulated)}, {args.node}: the last {count(len(runs), 'run')}\n")
     rows = [
         (
             past.run,
@@ -377,8 +356,7 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
         _print("")
         columns = ("when", "Slurm's node was", "by", "run", "reason")
         print_clean(
-            columns,
-            [(when(time), result, user, run, reason) for time, result, user, run, reason in acts[:MAX_RED]],
+            columns, [(when(time), result, user, run, reason) for time, result, user, run, reason in acts[:MAX_RED]]
         )
     _node_metrics(metrics, args)
 
@@ -445,9 +423,7 @@ def _spark(values: Sequence[float | None]) -> str:
 
 def _unknown(found: History, cluster: str, node: str) -> ConfigError:
     known = [name for name in found.nodes(cluster) if name]
-    return ConfigError(
-        f"history {found.path}: no node {node!r} of cluster {cluster}; it has: {fold(known) or 'none'}"
-    )
+    return ConfigError(f"history {found.path}: no node {node!r} of cluster {cluster}; it has: {fold(known) or 'none'}")
 
 
 def _name(node: str) -> str:
@@ -495,9 +471,7 @@ HISTORY = Command(
         ),
         argument("--metric", metavar="PATTERN", help="only metrics with these names, like 'busbw*'"),
         argument(
-            "--all",
-            action="store_true",
-            help="also show metrics of the node that were the same in all these runs",
+            "--all", action="store_true", help="also show metrics of the node that were the same in all these runs"
         ),
         argument(
             "--intermittent",
@@ -537,9 +511,7 @@ HISTORY = Command(
                 metavar="FILE",
                 help="write one HTML page over all nodes and runs: states, ages of verdicts, worst nodes, drains and resumes",
             ),
-            argument(
-                "--keep", type=_positive, metavar="N", help="delete all but the last N runs of each cluster"
-            ),
+            argument("--keep", type=_positive, metavar="N", help="delete all but the last N runs of each cluster"),
             argument(
                 "--accept",
                 metavar="RUN",

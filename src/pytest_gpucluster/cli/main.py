@@ -30,14 +30,7 @@ from pytest_gpucluster.cli import punchlist as cli_punchlist
 from pytest_gpucluster.cli import record as cli_record
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.cli import watch as cli_watch
-from pytest_gpucluster.cli.command import (
-    JSON,
-    Command,
-    argument,
-    cluster_option,
-    one_of,
-    report_group,
-)
+from pytest_gpucluster.cli.command import JSON, Command, argument, cluster_option, one_of, report_group
 from pytest_gpucluster.cli.output import print_json, print_table
 from pytest_gpucluster.cli.run_command import run_command
 from pytest_gpucluster.config import json_schema
@@ -90,10 +83,7 @@ def _from_nodes(nodes: str | None, known: Survey, draft: Callable[[Survey], str]
     """Return what is known with what one node per group shows; `every`: also what most nodes have in common."""
     from pytest_gpucluster.cli.node_survey import read_nodes, survey  # only here
 
-    with (
-        contextlib.closing(temporary_folder()) as parent,
-        tempfile.TemporaryDirectory(dir=parent.path) as folder,
-    ):
+    with contextlib.closing(temporary_folder()) as parent, tempfile.TemporaryDirectory(dir=parent.path) as folder:
         path = Path(folder, "draft.yaml")
         path.write_text(draft(known))
         cluster = config.load_cluster(path)
@@ -110,9 +100,7 @@ def _draft_of_inventory(args: argparse.Namespace) -> tuple[str, Survey, Callable
     name, inventory = args.name or _file_name(args.inventory.stem), read_inventory(args.inventory)
 
     def draft(survey: Survey) -> str:
-        return from_inventory(
-            inventory, name=name, origin=str(args.inventory), survey=survey, access=args.access
-        )
+        return from_inventory(inventory, name=name, origin=str(args.inventory), survey=survey, access=args.access)
 
     return name, Survey(), draft
 
@@ -127,9 +115,7 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Su
     try:
         partitions = slurm.partitions()
         nodes = [
-            DraftNode(
-                node.name, chosen, node.gres, partitions[chosen].max_time if chosen in partitions else None
-            )
+            DraftNode(node.name, chosen, node.gres, partitions[chosen].max_time if chosen in partitions else None)
             for node in slurm.nodes().values()
             for chosen in (_chosen(node.partitions, partitions),)
         ]
@@ -140,9 +126,7 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Su
     simulated = _of_simulated_sandbox(conf)
 
     def write(survey: Survey) -> str:
-        return draft(
-            name, nodes, origin="sinfo", conf=conf, survey=survey, simulated=simulated, access=args.access
-        )
+        return draft(name, nodes, origin="sinfo", conf=conf, survey=survey, simulated=simulated, access=args.access)
 
     hosts = {node.hostname for node in slurm.nodes().values()}
     known = Survey(_pmi(slurm), outputs=_outputs(slurm), share_host=len(hosts) < len(nodes))
@@ -159,9 +143,7 @@ def _pmi(slurm: Slurm) -> Pmi | None:
         types = read_mpi_list(Answer("", done.rc, done.stdout.encode(), done.stderr.encode()))
     except GpuClusterError:
         return None
-    return Pmi(
-        tuple(pmi_type for pmi_type in types if pmi_type != "none"), slurm.config().get("MpiDefault", "")
-    )
+    return Pmi(tuple(pmi_type for pmi_type in types if pmi_type != "none"), slurm.config().get("MpiDefault", ""))
 
 
 def _outputs(slurm: Slurm) -> dict[tuple[str, ...], str]:
@@ -238,11 +220,7 @@ def _schema(args: argparse.Namespace) -> None:
     if args.reference:
         text = cli_reference.reference(commands())
     else:
-        text = (
-            json_schema.reference()
-            if args.markdown
-            else json.dumps(json_schema.schema(args.kind), indent=2) + "\n"
-        )
+        text = json_schema.reference() if args.markdown else json.dumps(json_schema.schema(args.kind), indent=2) + "\n"
     if args.output:
         _write(args.output, text, force=True)
     else:
@@ -356,9 +334,7 @@ def _drains(args: argparse.Namespace) -> None:
     if any(row["checks"] in table.BY_SCRIPT.values() for row in rows):
         print("(Prolog), (Epilog): the script failed there; slurmd's log has the line of a gate that it ran")
     for job in held:
-        print(
-            f"job {job['job']} of {job['user']}: {job['reason']}; after the repair: scontrol release {job['job']}"
-        )
+        print(f"job {job['job']} of {job['user']}: {job['reason']}; after the repair: scontrol release {job['job']}")
 
 
 def _slurm_of(name: str | None) -> Any:
@@ -456,11 +432,7 @@ PROFILES = Command(
             "show all expectations of one profile",
             _show_profile,
             (
-                argument(
-                    "name",
-                    help="a shipped profile, NAME:COUNT or a file",
-                    completes=config.profile_names,
-                ),
+                argument("name", help="a shipped profile, NAME:COUNT or a file", completes=config.profile_names),
                 _JSON_OF_VERB,
             ),
         ),

@@ -61,9 +61,7 @@ def survey(cluster: Cluster, nodes: str | None, known: Survey, progress: Callabl
     )
 
 
-def read_nodes(
-    cluster: Cluster, known: Survey, progress: Callable[[str], None], nodes: str | None = None
-) -> Survey:
+def read_nodes(cluster: Cluster, known: Survey, progress: Callable[[str], None], nodes: str | None = None) -> Survey:
     """Return what is known with hardware and software of one idle node per group, read in one short step each.
 
     A group that could not be read is in `unread` with the reason. `nodes`: a hostlist of the nodes to choose from.
@@ -82,9 +80,7 @@ def read_nodes(
             if not chosen:
                 continue
             if time.monotonic() > until:
-                unread[group.names[0]] = (
-                    f"the nodes before took {ALL_GROUPS:g} s: --nodes names nodes to read"
-                )
+                unread[group.names[0]] = f"the nodes before took {ALL_GROUPS:g} s: --nodes names nodes to read"
                 continue
             try:
                 node, answers = _read_one(cluster, slurm, group, chosen, progress)
@@ -132,13 +128,7 @@ def idle_nodes(slurm: Slurm, names: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def held_node(
-    cluster: Cluster,
-    slurm: Slurm,
-    group: Group,
-    node: str,
-    progress: Callable[[str], None],
-    *,
-    seconds: float = HOLD,
+    cluster: Cluster, slurm: Slurm, group: Group, node: str, progress: Callable[[str], None], *, seconds: float = HOLD
 ) -> Iterator[Allocation]:
     """Hold one node with its GPUs for a small job; it is idle again, not COMPLETING, when this ends."""
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
@@ -151,9 +141,7 @@ def held_node(
         yield held
     until = time.monotonic() + QUEUE
     with contextlib.suppress(SlurmError):  # squeue does not know the job any more
-        while (
-            slurm.run("squeue", "-h", "-j", str(held.job_id), "-o", "%T").strip() and time.monotonic() < until
-        ):
+        while slurm.run("squeue", "-h", "-j", str(held.job_id), "-o", "%T").strip() and time.monotonic() < until:
             time.sleep(POLL)
 
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def existing(log: Path) -> Path:
     """Return the log that `source` names; GpuClusterError where there is none."""
     if not log.is_file():
-        raise GpuClusterError(
-            f"{log}: does not exist; name a --report-dir, the folder of a run or its events.jsonl"
-        )
+        raise GpuClusterError(f"{log}: does not exist; name a --report-dir, the folder of a run or its events.jsonl")
     return log
 
 

@@ -69,9 +69,7 @@ def _rates(ledger: Ledger, *, simulated: bool, as_json: bool) -> None:
 def _rows(found: Sequence[KnownPart], node: str | None) -> list[tuple[object, ...]]:
     """Return a row of each part, by slot: its stays in this node, else its last one."""
     rows = [
-        _row(part, stay)
-        for part in found
-        for stay in [it for it in part.stays if it.node == node] or part.stays[-1:]
+        _row(part, stay) for part in found for stay in [it for it in part.stays if it.node == node] or part.stays[-1:]
     ]
     return sorted(rows, key=lambda row: [str(row[at]) for at in (0, 4, 5)]) if node else rows
 
@@ -100,19 +98,13 @@ def _one(part: KnownPart) -> None:
     print()
     print_clean(
         ("node", "slot", "firmware", "since", "until"),
-        [
-            (it.node, it.slot, it.firmware, when(it.since), when(it.until) if it.until else "")
-            for it in part.stays
-        ],
+        [(it.node, it.slot, it.firmware, when(it.since), when(it.until) if it.until else "") for it in part.stays],
     )
     if part.failures:
         print()
         print_clean(
             ("when", "run", "node", "check", "action", "failed anew", "finding"),
-            [
-                (when(it.time), it.run, it.node, it.check, it.action, it.episode, it.words)
-                for it in part.failures
-            ],
+            [(when(it.time), it.run, it.node, it.check, it.action, it.episode, it.words) for it in part.failures],
         )
 
 
@@ -130,13 +122,9 @@ PARTS = Command(
     "where each part was, by serial number, and how often it failed; without arguments: failures by model, part number and firmware",
     parts,
     (
+        argument("name", nargs="?", metavar="SERIAL|NODE", help="a serial number, the UUID of a GPU, or a node"),
         argument(
-            "name", nargs="?", metavar="SERIAL|NODE", help="a serial number, the UUID of a GPU, or a node"
-        ),
-        argument(
-            "--lemons",
-            action="store_true",
-            help="parts that failed again after they were good, or in another slot",
+            "--lemons", action="store_true", help="parts that failed again after they were good, or in another slot"
         ),
         COMMON[0],
         cluster_option("cluster whose file names the history; parts are those of all clusters in it"),

@@ -214,9 +214,7 @@ COMMAND = Command(
             help="terminal; csv for a spreadsheet; html for paper (%(default)s)",
         ),
         argument(
-            "--unit",
-            metavar="NAME",
-            help="only this unit of the cluster file (`units`), and whether it is handed over",
+            "--unit", metavar="NAME", help="only this unit of the cluster file (`units`), and whether it is handed over"
         ),
         argument("--all", action="store_true", help="also the items that are proved"),
         argument(

@@ -53,8 +53,7 @@ def show(args: argparse.Namespace) -> None:
     print(f"{found['cluster']}, run {found['run']}: {verdict['title']}: {verdict['nodes']}.")
     print(*verdict["sentences"], end="\n" if verdict["sentences"] else "")
     failures = [
-        f"{it['check']} on {it['nodes']}" + (f" ({it['action']})" if it["action"] else "")
-        for it in found["failures"]
+        f"{it['check']} on {it['nodes']}" + (f" ({it['action']})" if it["action"] else "") for it in found["failures"]
     ]
     for title, texts in (
         ("began", [f"{clock(found['began'], run)}, by {found['by']}"]),
@@ -154,9 +153,7 @@ def verify(args: argparse.Namespace) -> int:
     return 0
 
 
-_NAMESPACE = argument(
-    "--namespace", default=NAMESPACE, metavar="NAME", help="what the signature is for (%(default)s)"
-)
+_NAMESPACE = argument("--namespace", default=NAMESPACE, metavar="NAME", help="what the signature is for (%(default)s)")
 _SOURCE = source("; or the folder of a campaign")
 COMMAND = Command(
     "record",

@@ -33,17 +33,13 @@ STATUSES = (
 
 
 # a part of the reference between its marks in a page
-_PART = re.compile(
-    r"(<!-- (\w+): gpucluster schema --pages [^>]*-->\n).*?(<!-- end of the \2 -->)", re.DOTALL
-)
+_PART = re.compile(r"(<!-- (\w+): gpucluster schema --pages [^>]*-->\n).*?(<!-- end of the \2 -->)", re.DOTALL)
 
 
 def reference(commands: Sequence[Command]) -> str:
     """Return the whole reference as Markdown; `commands` are those of gpucluster."""
     parts = _parts(commands)
-    texts = [
-        f"# Reference: {name}\n\n{part()}" for name, part in parts.items() if name not in ("keys", "former")
-    ]
+    texts = [f"# Reference: {name}\n\n{part()}" for name, part in parts.items() if name not in ("keys", "former")]
     suites_with_checks = sorted({name.partition(".")[0] for name in _all_checks()})
     texts += [f"# Checks of {suite}\n\n{_checks(suite)}" for suite in suites_with_checks]
     return "\n".join(texts)
@@ -157,12 +153,7 @@ def _fixtures() -> Iterator[str]:
     for name, value in vars(fixtures).items():
         if name.startswith(FIXTURES) or name == "host":
             yield _row(f"`{name}`", _flat(value.__doc__ or ""))
-    views = {
-        "": fixtures.RunView,
-        "_fleet": fixtures.FleetView,
-        "_node": fixtures.NodeView,
-        "_item": ItemView,
-    }
+    views = {"": fixtures.RunView, "_fleet": fixtures.FleetView, "_node": fixtures.NodeView, "_item": ItemView}
     yield from ("", "| attribute | what it is |", "|---|---|")
     for end, view in views.items():
         for name, value in vars(view).items():
@@ -190,10 +181,7 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-TYPES = {
-    "Judgement": "What a check yields: findings, advisories, metrics.",
-    "Text": "The type of a key that is text.",
-}
+TYPES = {"Judgement": "What a check yields: findings, advisories, metrics.", "Text": "The type of a key that is text."}
 
 
 def _api() -> Iterator[str]:
@@ -221,16 +209,10 @@ def _suite() -> Iterator[str]:
     for name, about in fields:
         kind = re.sub(r"SuitePart\[(.*)\]", r"\1", Suite.__annotations__.get(name, ""))
         yield _row(f"`{name}`", kind and f"`{kind}`", _flat(about))
-    yield from (
-        "",
-        "| in `pytest_gpucluster.kit.payloads.prelude`, for payloads | what it does |",
-        "|---|---|",
-    )
+    yield from ("", "| in `pytest_gpucluster.kit.payloads.prelude`, for payloads | what it does |", "|---|---|")
     for name, function in inspect.getmembers(prelude, inspect.isfunction):
         if function.__module__ == prelude.__name__ and not name.startswith("_"):
-            signature = re.sub(r" = <[^>]*>", "", str(inspect.signature(function))).replace(
-                "NoneType", "None"
-            )
+            signature = re.sub(r" = <[^>]*>", "", str(inspect.signature(function))).replace("NoneType", "None")
             yield _row(f"`{name}{signature}`", _paragraph(function))
     yield ""
 
@@ -307,12 +289,7 @@ def _written_argument(one: Argument) -> str:
 
 def _parts_and_codes() -> Iterator[str]:
     _all_checks()  # suites register kinds
-    yield from (
-        "## Findings",
-        "",
-        "| kind of part | name | findings of two nodes are the same |",
-        "|---|---|---|",
-    )
+    yield from ("## Findings", "", "| kind of part | name | findings of two nodes are the same |", "|---|---|---|")
     for kind, one in sorted(KINDS.items()):
         if kind:
             yield _row(f"`{kind}`", one.label, "with equal names" if one.named else "whatever the name")
@@ -330,14 +307,8 @@ def _checks(suite: str) -> str:
         for name, one in sorted(_all_checks().items())  # not in the order of imports
         if name.startswith(f"{suite}.")
     }
-    rows = (
-        _row(f"`{name}`", one.action.value, _holds(one), one.cause, one.hint) for name, one in about.items()
-    )
-    lines = [
-        "| check | action | what must hold | likely cause | what to do |",
-        "|---|---|---|---|---|",
-        *rows,
-    ]
+    rows = (_row(f"`{name}`", one.action.value, _holds(one), one.cause, one.hint) for name, one in about.items())
+    lines = ["| check | action | what must hold | likely cause | what to do |", "|---|---|---|---|---|", *rows]
     proof = [f"`{name.partition('.')[2]}`" for one in suites() if one.name == suite for name in one.proof]
     if proof:
         lines += ["", f"Proof of the suite, without which a node is *not proved*: {', '.join(proof)}."]

@@ -81,9 +81,7 @@ COMMAND = Command(
     report,
     (
         source(),
-        argument(
-            "--output", type=Path, metavar="DIR", help="folder for the reports (default: that of the log)"
-        ),
+        argument("--output", type=Path, metavar="DIR", help="folder for the reports (default: that of the log)"),
         argument("--history", type=Path, metavar="FILE", help="compare with earlier runs of this history"),
         report_group("the files"),
         argument(

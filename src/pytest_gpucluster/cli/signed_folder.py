@@ -79,9 +79,7 @@ class Files:
             found.update(line)
             yield line
         if found.hexdigest() != self.sums[name]:
-            raise GpuClusterError(
-                f"{self.root / name}: has another sha256 than {MANIFEST} states: it was changed"
-            )
+            raise GpuClusterError(f"{self.root / name}: has another sha256 than {MANIFEST} states: it was changed")
 
     def content(self, name: str) -> bytes:
         """Return the content of a file."""
@@ -108,9 +106,7 @@ def _walk(root: Path, folder: str) -> Iterator[str]:
         for entry in entries:
             name = f"{folder}{entry.name}"
             if not _NAME.fullmatch(name) or not _is_utf8(name):
-                raise GpuClusterError(
-                    f"{root / folder}: the name of a file has control characters: {entry.name!r}"
-                )
+                raise GpuClusterError(f"{root / folder}: the name of a file has control characters: {entry.name!r}")
             if entry.is_symlink():
                 raise GpuClusterError(f"{root / name}: is a link; a signed folder has none")
             if entry.is_dir(follow_symlinks=False):
@@ -285,8 +281,7 @@ def _claims(root: ET.Element) -> tuple[object, ...]:
     properties = Counter(
         (one.get("name"), one.get("value"))
         for one in root.iterfind("*/properties/property")
-        if one.get("name") in ("run", "cluster", "simulated", "verdict")
-        or str(one.get("name")).startswith("nodes")
+        if one.get("name") in ("run", "cluster", "simulated", "verdict") or str(one.get("name")).startswith("nodes")
     )
     counts = [(suite.get("failures"), suite.get("errors")) for suite in root.iter("testsuite")]
     red = Counter(
@@ -336,8 +331,7 @@ def _assess_campaign(files: Files, *, reports: bool, store: CampaignStore | None
     subject = f"cluster {stated.campaign.cluster}, campaign {stated.campaign.name}"
     suites = dict.fromkeys(suite for kind in stated.campaign.kinds for suite in kind.suites or (kind.name,))
     return Found(
-        subject,
-        f"{summary.verdict}, {fit} of {len(summary.rows)} nodes fit, judged by {', '.join(suites)}{simulated}",
+        subject, f"{summary.verdict}, {fit} of {len(summary.rows)} nodes fit, judged by {', '.join(suites)}{simulated}"
     )
 
 
@@ -355,9 +349,7 @@ def _refuse_strangers(files: Files, stated: StatedCampaign, path: Path) -> None:
     logs = {_log_of(group) for group in stated.groups if group.run}
     there = {name for name in files.sums if name.rpartition("/")[2] == EVENTS}
     if missing := sorted(logs - there):
-        raise GpuClusterError(
-            f"{files.root / missing[0]}: is missing, and {path.name} names it as the log of a group"
-        )
+        raise GpuClusterError(f"{files.root / missing[0]}: is missing, and {path.name} names it as the log of a group")
     empty = {group.folder for group in stated.groups if not group.run}
     if strange := [it for it in sorted(there - logs) if not _is_unused(files, it, empty)]:
         raise GpuClusterError(f"{files.root / strange[0]}: is the log of no group of {path.name}")
@@ -367,13 +359,9 @@ def _refuse_strangers(files: Files, stated: StatedCampaign, path: Path) -> None:
     kinds = {kind.name for kind in stated.campaign.kinds}
     for group in stated.groups:
         if unknown := {*group.nodes, *stated.outcomes[group.number]} - {*stated.campaign.nodes, ""}:
-            raise GpuClusterError(
-                f"{path}: lacks the node {min(unknown)}, which group {group.number} has tested"
-            )
+            raise GpuClusterError(f"{path}: lacks the node {min(unknown)}, which group {group.number} has tested")
         if group.kind not in kinds or not group.nodes or group.ended is None:
-            raise GpuClusterError(
-                f"{path}: group {group.number} has not ended, has no node, or its kind is unknown"
-            )
+            raise GpuClusterError(f"{path}: group {group.number} has not ended, has no node, or its kind is unknown")
 
 
 def _is_unused(files: Files, name: str, empty: set[str]) -> bool:
@@ -401,9 +389,7 @@ def _of_group(
     found = outcome_in(run, own, kind)
     outcomes = {node: state for node, (state, _) in found.nodes.items()}
     if stated.outcomes[group.number] not in ({}, outcomes):  # none: the campaign began anew after this group
-        raise GpuClusterError(
-            f"{where}: says {outcomes}, {state_file.NAME} states {stated.outcomes[group.number]}"
-        )
+        raise GpuClusterError(f"{where}: says {outcomes}, {state_file.NAME} states {stated.outcomes[group.number]}")
     left = stated.left[group.number]
     results = [
         NodeResult(group.kind, node, group.number, group.nodes, group.ended or 0.0, *end, left=node in left)
@@ -413,9 +399,7 @@ def _of_group(
     return results, pairs
 
 
-def _run_of_group(
-    files: Files, group: RunGroup, stated: StatedCampaign, where: Path, *, reports: bool
-) -> Run:
+def _run_of_group(files: Files, group: RunGroup, stated: StatedCampaign, where: Path, *, reports: bool) -> Run:
     folder = f"{group.folder}/{group.run}/"
     run, problem = _read(files, folder)
     if run.exit in JUDGED_EXITS:  # any other run judges no node
@@ -430,17 +414,13 @@ def _run_of_group(
     if (run.run, start.get("cluster")) != (group.run, stated.campaign.cluster):
         raise GpuClusterError(f"{where}: is of another run or cluster than {state_file.NAME} states")
     if run.simulated and not stated.campaign.simulated:
-        raise GpuClusterError(
-            f"{where}: is of simulated hardware, and {state_file.NAME} states real hardware"
-        )
+        raise GpuClusterError(f"{where}: is of simulated hardware, and {state_file.NAME} states real hardware")
     if run.nodes and {*map(str, as_list(run.nodes.get("selected")))} != {*group.nodes}:
         raise GpuClusterError(f"{where}: is of other nodes than group {group.number} of {state_file.NAME}")
     return run
 
 
-def _judged(
-    stated: StatedCampaign, results: Iterable[NodeResult], pairs: Mapping[str, list[PairResult]]
-) -> Summary:
+def _judged(stated: StatedCampaign, results: Iterable[NodeResult], pairs: Mapping[str, list[PairResult]]) -> Summary:
     state = CampaignState(stated.campaign, stated.groups, tuple(results), pairs, stated.seen)
     return judge(state, now=0.0)
 
@@ -460,9 +440,7 @@ def _unexcused(results: list[NodeResult], counted: list[NodeResult]) -> list[Nod
     for it in results:
         if it.outcome == FIT:
             passed[it.kind, it.node] = max(it.group, passed.get((it.kind, it.node), it.group))
-    unexcused = [
-        it for it in results if it.outcome == FAILED and it.group > passed.get((it.kind, it.node), -1)
-    ]
+    unexcused = [it for it in results if it.outcome == FAILED and it.group > passed.get((it.kind, it.node), -1)]
     others = [it for it in counted if it not in unexcused]
     return [*others, *(replace(it, left=False) for it in unexcused)]
 
@@ -488,9 +466,7 @@ def signer_of(data: bytes, signature: Path, signers: Path, identity: str | None,
     `signers`: a file as ALLOWED SIGNERS of ssh-keygen(1) describes it. `identity`: the only one that is accepted.
     """
     if not signers.is_file():
-        raise GpuClusterError(
-            f"{signers}: is no file; --signers names a file of allowed signers (ssh-keygen(1))"
-        )
+        raise GpuClusterError(f"{signers}: is no file; --signers names a file of allowed signers (ssh-keygen(1))")
     if not is_armored(b"".join(_lines(signature)).decode(errors="replace")):
         raise GpuClusterError(f"{signature}: is not a signature as ssh-keygen writes it; it was changed")
     file = ("-f", str(signers))

@@ -72,9 +72,7 @@ def try_suites(cluster: Cluster, progress: Callable[[str], None]) -> tuple[list[
     return tried, left
 
 
-def _of_group(
-    cluster: Cluster, slurm: Slurm, group: Group, progress: Callable[[str], None]
-) -> Iterator[Tried]:
+def _of_group(cluster: Cluster, slurm: Slurm, group: Group, progress: Callable[[str], None]) -> Iterator[Tried]:
     node = idle_nodes(slurm, group.names)[0]
     wanted = [(suite, section) for suite in suites() if (section := _section(cluster, suite)) is not None]
     environments = {
@@ -83,9 +81,7 @@ def _of_group(
     seconds = min(SPARE + STEP * len(environments), cluster.slurm.time)  # the partition may allow no more
     with held_node(cluster, slurm, group, node, progress, seconds=seconds) as held:
         programs = [program for _, section in wanted if (program := _program(section))]
-        steps = {
-            label: _step(slurm, held, environment, programs) for label, environment in environments.items()
-        }
+        steps = {label: _step(slurm, held, environment, programs) for label, environment in environments.items()}
         gpus = slurm.nodes()[node].gpus
     for suite, section in wanted:
         for label, _ in _environments(cluster, section):
@@ -96,11 +92,7 @@ def _of_group(
 def _section(cluster: Cluster, suite: Suite) -> SuiteSection | None:
     """Return the section of a suite whose steps use an environment."""
     section = cluster.sections().get(suite.name)
-    return (
-        section
-        if section is not None and (section.environment_keys_used() or section.images_of_steps())
-        else None
-    )
+    return section if section is not None and (section.environment_keys_used() or section.images_of_steps()) else None
 
 
 def untried(cluster: Cluster, names: Iterable[str]) -> list[str]:
@@ -116,9 +108,7 @@ def _environments(cluster: Cluster, section: SuiteSection) -> list[tuple[str, En
     for key in section.environment_keys_used():
         name = getattr(section, key)
         environment = cluster.environment(name)
-        found[f"environments.{name or DEFAULT_ENVIRONMENT}" if environment is not None else OUTSIDE] = (
-            environment
-        )
+        found[f"environments.{name or DEFAULT_ENVIRONMENT}" if environment is not None else OUTSIDE] = environment
     return [*found.items()]
 
 
@@ -127,9 +117,7 @@ def _program(section: SuiteSection) -> str:
     return str(getattr(section, "command", "")).partition(" ")[0]
 
 
-def _step(
-    slurm: Slurm, held: Allocation, environment: EnvironmentConfig | None, programs: Iterable[str]
-) -> Step:
+def _step(slurm: Slurm, held: Allocation, environment: EnvironmentConfig | None, programs: Iterable[str]) -> Step:
     from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step  # slow to import
 
     python = environment.python if environment is not None else "python3"
@@ -143,9 +131,7 @@ def _step(
         return Step(problem=error.brief or str(error))
     task = result.tasks[0]
     try:
-        return Step(
-            node_facts.SOFTWARE.parse(Answer(task.node, task.rc, task.stdout.encode(), task.stderr.encode()))
-        )
+        return Step(node_facts.SOFTWARE.parse(Answer(task.node, task.rc, task.stdout.encode(), task.stderr.encode())))
     except GpuClusterError as error:
         return Step(problem=result.hint or str(error))
 
@@ -166,17 +152,11 @@ def _judged(
     runs += "; the GPUs are simulated" * (simulated and bool(runs))
     if "2 nodes" in suite.needs:
         partition = group.partition or cluster.slurm.partition
-        nodes = sum(
-            len(one.names)
-            for one in cluster.groups
-            if (one.partition or cluster.slurm.partition) == partition
-        )
+        nodes = sum(len(one.names) for one in cluster.groups if (one.partition or cluster.slurm.partition) == partition)
         if sum(len(one.names) for one in cluster.groups) < 2:
             runs = f"{runs}; {ONE_NODE_RUN}"
         elif min(nodes, getattr(section, "nodes", None) or nodes) < 2:
-            missing.append(
-                "it would have one node: nothing between nodes can be proved; add nodes of this partition"
-            )
+            missing.append("it would have one node: nothing between nodes can be proved; add nodes of this partition")
     return runs, "; ".join(missing)
 
 

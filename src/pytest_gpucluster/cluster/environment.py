@@ -62,9 +62,7 @@ def command_path(search: str, system: str = SYSTEM_PATH) -> str:
     return f"{folder}:{system}" if _folder_of_slurm(system) else f"{system}:{folder}"
 
 
-def variables(
-    environment: EnvironmentConfig | None, shell: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def variables(environment: EnvironmentConfig | None, shell: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return what an environment of the cluster file adds to tasks: `pass_env` from the shell, and `exports`."""
     if environment is None:
         return {}

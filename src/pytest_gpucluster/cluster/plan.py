@@ -111,9 +111,7 @@ def make_plan(
     problems = {
         node: problem
         for node in selected
-        if node not in to_retest
-        and node not in unreached
-        and (problem := judge_node(node, inventory, wait=wait))
+        if node not in to_retest and node not in unreached and (problem := judge_node(node, inventory, wait=wait))
     }
     outside = set(selected) - problems.keys() - unreached - set(selected if reserved is None else reserved)
     why = f"not in reservation {cluster.slurm.reservation}"

@@ -22,10 +22,7 @@ NODE = "node"  # the column with the names
 
 
 def read_factors(
-    source: Source,
-    factors: Mapping[str, Mapping[str, str]],
-    known: Collection[str],
-    errors: list[ConfigError],
+    source: Source, factors: Mapping[str, Mapping[str, str]], known: Collection[str], errors: list[ConfigError]
 ) -> dict[str, dict[str, str]]:
     """Return {factor: {node: value}} of the nodes of a cluster; what is wrong is added to `errors`, one line each.
 
@@ -53,9 +50,7 @@ def read_factors(
     return found
 
 
-def _of_hostlists(
-    source: Source, at: Loc, stated: Mapping[str, str], known: Collection[str]
-) -> dict[str, str]:
+def _of_hostlists(source: Source, at: Loc, stated: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for nodes, value in stated.items():
         try:

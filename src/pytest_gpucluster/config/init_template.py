@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.survey import Hardware
 
 UNSURVEYED = Survey()
-_NOT_READ = "# NO NODE WAS READ: its GPUs fail run.profile until `gpucluster init --force` has read one, or a profile is named."
+_NOT_READ = (
+    "# NO NODE WAS READ: its GPUs fail run.profile until `gpucluster init --force` has read one, or a profile is named."
+)
 TIME = 3600.0  # seconds of a job, where the partition allows them
 _NOTES = """
 # What else a site may configure; `gpucluster schema --markdown` lists every key. `default` is the environment of every
@@ -129,9 +131,7 @@ def blind_spots(stated: Mapping[str, Any]) -> Iterator[str]:
     for check in CHECKS.values():
         section, _, key = check.setting.partition(".")
         field = models[section].model_fields.get(key) if section in models else None
-        unstated = (
-            field is not None and field.default in ((), {}) and not (stated.get(section) or {}).get(key)
-        )
+        unstated = field is not None and field.default in ((), {}) and not (stated.get(section) or {}).get(key)
         if unstated and check.setting not in seen:
             seen.add(check.setting)
             yield f"#   {check.setting}: {check.holds}"
@@ -241,9 +241,7 @@ def _section(suite: Suite, survey: Survey) -> str:
     return f"# {section}  # {clip('; '.join(missing), 100)}" if missing else section
 
 
-def _profile(
-    gpu_type: str, count: int, read: tuple[str, Hardware] | None, why: str, *, simulated: bool
-) -> list[str]:
+def _profile(gpu_type: str, count: int, read: tuple[str, Hardware] | None, why: str, *, simulated: bool) -> list[str]:
     """Return the profile of a group: a shipped one that fits the node that was read, else `generic` with what was read."""
     changes = {"simulated": "true"} if simulated else {}
     if read is None:
@@ -365,9 +363,7 @@ def misfits(profile: Profile, hardware: Hardware, count: int) -> list[str]:
     gpu, fabric = profile.gpu, profile.fabric
     assert gpu is not None
     names = {name for name, _ in hardware.gpus}
-    found = (
-        [f"GPUs are {', '.join(sorted(names)) or 'unknown'}, not {gpu.name}"] if names != {gpu.name} else []
-    )
+    found = [f"GPUs are {', '.join(sorted(names)) or 'unknown'}, not {gpu.name}"] if names != {gpu.name} else []
     if count not in (gpu.count, *gpu.counts):
         found.append(f"{count} GPUs, not {gpu.count}")
     if gpu.memory is not None and {memory for _, memory in hardware.gpus} != {gpu.memory}:

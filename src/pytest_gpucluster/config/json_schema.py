@@ -120,9 +120,7 @@ class _Tables:
                 own.append(row)
             else:
                 elsewhere.setdefault(place, []).append(f"`{key}`")
-        places = (
-            f"{', '.join(keys)} as in [`{place}`](#{_anchor(place)})" for place, keys in elsewhere.items()
-        )
+        places = (f"{', '.join(keys)} as in [`{place}`](#{_anchor(place)})" for place, keys in elsewhere.items())
         return own, f"{'Also' if own else 'Its keys are'} {'; '.join(places)}." if elsewhere else ""
 
     def _row(self, key: str, about: dict[str, Any], *, required: bool) -> str:

@@ -79,9 +79,7 @@ def find_cluster(name_or_path: str | Path) -> Path:
             if _exists(path):
                 return path
     if name == GENERATED:
-        raise ConfigError(
-            "the cluster 'sandbox' has no file of its own: it is made by `gpucluster sandbox up`"
-        )
+        raise ConfigError("the cluster 'sandbox' has no file of its own: it is made by `gpucluster sandbox up`")
     known, folders = ", ".join(cluster_names()), ", ".join(map(str, search_path()[:-1]))
     raise ConfigError(
         f"no cluster is called '{clip(name)}'{nearest(name, cluster_names())} (there are: {known};"
@@ -92,9 +90,7 @@ def find_cluster(name_or_path: str | Path) -> Path:
 TYPED = ("settings",)  # sections whose scalars YAML types
 
 
-def load_cluster(
-    name_or_path: str | Path, *, profile: str | None = None, changes: Iterable[str] = ()
-) -> Cluster:
+def load_cluster(name_or_path: str | Path, *, profile: str | None = None, changes: Iterable[str] = ()) -> Cluster:
     """Return the cluster of a name or path; `profile` (a name, NAME:COUNT or path) replaces every group's.
 
     `changes`: texts KEY=VALUE, as the option --set has them, which replace values of the file.

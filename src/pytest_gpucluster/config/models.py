@@ -15,14 +15,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, overload
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    WithJsonSchema,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, field_validator, model_validator
 
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.budget import Budget
@@ -69,14 +62,9 @@ AnyOptional = TypeVar("AnyOptional", bound=OptionalSection)
 Row = TypeVar("Row", bound=ProfileRow)
 # the models that the suites register, and the keys of the cluster file, or of a profile, that hold them
 SECTIONS: dict[type[SuiteSection], str] = dict(
-    sorted(
-        ((suite.section, suite.name) for suite in suites() if suite.section),
-        key=lambda one: (one[0].order, one[1]),
-    )
+    sorted(((suite.section, suite.name) for suite in suites() if suite.section), key=lambda one: (one[0].order, one[1]))
 )
-PROFILE_ROWS: dict[type[ProfileRow], str] = {
-    suite.profile_rows: suite.name for suite in suites() if suite.profile_rows
-}
+PROFILE_ROWS: dict[type[ProfileRow], str] = {suite.profile_rows: suite.name for suite in suites() if suite.profile_rows}
 
 
 # The name of a profile, or keys that go before those of the profile which `extends` names.
@@ -99,16 +87,12 @@ class SshConfig(Model):
 
     user: Text | None = Field(None, description="default: that of the SSH configuration")
     port: Port | None = Field(None, description="default: that of the SSH configuration, or 22")
-    key_file: LocalPath | None = Field(
-        None, description="private key; a key with a passphrase must be in the agent"
-    )
+    key_file: LocalPath | None = Field(None, description="private key; a key with a passphrase must be in the agent")
     jump: SshAddress | None = Field(None, description="[USER@]HOST[:PORT] of a jump host, as ProxyJump")
     config_file: LocalPath | None = Field(
         None, description="SSH configuration, instead of ~/.ssh/config and /etc/ssh/ssh_config"
     )
-    known_hosts: LocalPath | None = Field(
-        None, description="file of host keys, instead of ~/.ssh/known_hosts"
-    )
+    known_hosts: LocalPath | None = Field(None, description="file of host keys, instead of ~/.ssh/known_hosts")
     # seconds for the SSH server to answer
     connect_timeout: ClassVar[float] = 10
     # both ends close a connection that received nothing for this time
@@ -147,9 +131,7 @@ class SlurmConfig(Model):
     constraint: Text | None = Field(None, description="--constraint: features of the nodes")
     time: Duration = Field(3600, description="time limit of the allocation")
     queue_wait: Duration = Field(600, description="how long to wait for the nodes")
-    exclusive: bool = Field(
-        default=True, description="allocate whole nodes (--exclusive) with all memory (--mem=0)"
-    )
+    exclusive: bool = Field(default=True, description="allocate whole nodes (--exclusive) with all memory (--mem=0)")
     extra_args: tuple[SallocOption, ...] = Field((), description="further salloc options, passed unchanged")
     # seconds within which a job of one second must start
     job_start: ClassVar[float] = 60
@@ -165,12 +147,8 @@ class SlurmConfig(Model):
 class EnvironmentConfig(Model):
     """The environment of a step: container, modules, conda, exported variables."""
 
-    container_image: Image | None = Field(
-        None, description="--container-image: REGISTRY#IMAGE:TAG or a .sqsh file"
-    )
-    container_mounts: tuple[ContainerMount, ...] = Field(
-        (), description="--container-mounts: SOURCE:TARGET[:FLAGS]"
-    )
+    container_image: Image | None = Field(None, description="--container-image: REGISTRY#IMAGE:TAG or a .sqsh file")
+    container_mounts: tuple[ContainerMount, ...] = Field((), description="--container-mounts: SOURCE:TARGET[:FLAGS]")
     container_name: Text | None = Field(None, description="--container-name")
     container_mount_home: bool | None = Field(None, description="--[no-]container-mount-home")
     modules: tuple[Program, ...] = Field((), description="names for `module load`, in this order")
@@ -194,9 +172,7 @@ class EnvironmentConfig(Model):
         if not self.in_container:
             return self
         inside = {key for key in type(self).model_fields if key.startswith("container_")} | {"python"}
-        return EnvironmentConfig.model_validate(
-            {key: getattr(self, key) for key in self.model_fields_set - inside}
-        )
+        return EnvironmentConfig.model_validate({key: getattr(self, key) for key in self.model_fields_set - inside})
 
 
 class JobLimits(Model):
@@ -218,9 +194,7 @@ class GpuProfile(Model):
     """The GPUs of one node, as nvidia-smi shows them. Keys left out are not checked, or compared between nodes."""
 
     count: Count = Field(description="GPUs per node")
-    counts: tuple[Count, ...] = Field(
-        (), description="other GPU counts of such nodes; NAME:COUNT selects one"
-    )
+    counts: tuple[Count, ...] = Field((), description="other GPU counts of such nodes; NAME:COUNT selects one")
     name: Text = Field(description="exact GPU name of nvidia-smi")
     memory: Size | None = Field(None, description="memory.total of nvidia-smi")
     gres_type: Text | None = Field(None, description="TYPE of Gres=gpu:TYPE:N")
@@ -238,9 +212,7 @@ class GpuProfile(Model):
     pcie_gen: Count | None = Field(None, description="PCIe generation of the link")
     pcie_width: Count | None = Field(None, description="PCIe lanes of the link")
     power_limit: float | None = Field(None, gt=0, description="power limit in watts")
-    topology: Text | None = Field(
-        None, description="connection of any two GPUs in nvidia-smi topo -m, like NV18"
-    )
+    topology: Text | None = Field(None, description="connection of any two GPUs in nvidia-smi topo -m, like NV18")
     nvswitch: bool = Field(default=False, description="the node has NVSwitch, so fabric manager must run")
     fabric_state: bool = Field(default=False, description="fabric.state must be Completed (Hopper and later)")
 
@@ -272,8 +244,7 @@ class FabricProfile(Model):
         (), description="GPUs with their adapters; default: the adapters behind the PCIe switch of a GPU"
     )
     systems: tuple[Text, ...] = Field(
-        (),
-        description="names of machines (product_name of DMI, like DGXH100*) that have these `rails`; default: any",
+        (), description="names of machines (product_name of DMI, like DGXH100*) that have these `rails`; default: any"
     )
 
     @property
@@ -298,13 +269,9 @@ class BandwidthThreshold(Model):
     gpus_per_node: int | None = Field(None, ge=1, description="GPUs per node; default: any number")
     size: Size = Field(gt=0, description="message size")
     busbw: Bandwidth = Field(gt=0, description="bus bandwidth, out-of-place")
-    tolerance: float = Field(
-        0.05, ge=0, lt=1, description="accepted share below busbw; 0 if busbw is a minimum"
-    )
+    tolerance: float = Field(0.05, ge=0, lt=1, description="accepted share below busbw; 0 if busbw is a minimum")
     drain_below: Bandwidth | None = Field(
-        None,
-        gt=0,
-        description="hard limit: a node alone below it may be drained; without it the action is monitor",
+        None, gt=0, description="hard limit: a node alone below it may be drained; without it the action is monitor"
     )
     conditions: dict[Variable, str] = Field(
         {}, description="NCCL variables that must be set for this row, like NCCL_NVLS_ENABLE: '0'"
@@ -314,9 +281,7 @@ class BandwidthThreshold(Model):
     @model_validator(mode="after")
     def _hard_is_not_above(self) -> BandwidthThreshold:
         if self.drain_below is not None and self.drain_below > self.bound:
-            raise ValueError(
-                f"drain_below {self.drain_below:g} GB/s is above what is accepted: {self.bound:g} GB/s"
-            )
+            raise ValueError(f"drain_below {self.drain_below:g} GB/s is above what is accepted: {self.bound:g} GB/s")
         return self
 
     @property
@@ -344,10 +309,7 @@ else:
     _HardwareAndRows = create_model(
         "_HardwareAndRows",
         __base__=_Hardware,
-        **{
-            name: (tuple[model, ...], Field((), description=model.about))
-            for model, name in PROFILE_ROWS.items()
-        },
+        **{name: (tuple[model, ...], Field((), description=model.about)) for model, name in PROFILE_ROWS.items()},
     )
 
 
@@ -358,8 +320,7 @@ class Profile(_HardwareAndRows, defer_build=False):
         {}, description="check pattern, like 'gpu.fabric_manager': why the check does not apply"
     )
     required: tuple[CheckPattern, ...] = Field(
-        (),
-        description="check patterns added to the proofs of their suites: without a result a node is not proved",
+        (), description="check patterns added to the proofs of their suites: without a result a node is not proved"
     )
 
     @cached_property
@@ -382,9 +343,7 @@ class Group(Model):
     profile: Profile
     partition: str | None = None
     section: str = Field("", description="the only section that names these nodes, which Slurm does not have")
-    thresholds: tuple[BandwidthThreshold, ...] = Field(
-        (), description="rows used before those of the profile"
-    )
+    thresholds: tuple[BandwidthThreshold, ...] = Field((), description="rows used before those of the profile")
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -403,8 +362,7 @@ class ReportsConfig(Model):
     )
     group: Text | None = Field(None, description="let this group read the reports: mode 0640 instead of 0600")
     metrics: LocalPath | None = Field(
-        None,
-        description="also write the metrics to this file FILE.prom, for the textfile collector of node_exporter",
+        None, description="also write the metrics to this file FILE.prom, for the textfile collector of node_exporter"
     )
 
 
@@ -426,8 +384,7 @@ class GateConfig(Model):
     # seconds for all commands; what does not fit is not checked
     budget: ClassVar[float] = 8
     baseline: Text | None = Field(
-        None,
-        description="file that runs write and gates read: what accepted nodes have, for checks that compare nodes",
+        None, description="file that runs write and gates read: what accepted nodes have, for checks that compare nodes"
     )
     state: Text | None = Field(
         None,
@@ -474,8 +431,7 @@ class DrainConfig(Model):
         "reset-gpu", description="the mildest repair for which a node is drained"
     )
     max: int | str = Field(
-        "10%",
-        description="maximum number or percentage of a partition's nodes that gpucluster may drain at a time",
+        "10%", description="maximum number or percentage of a partition's nodes that gpucluster may drain at a time"
     )
 
     @field_validator("max")
@@ -489,8 +445,7 @@ class PunchlistConfig(Model):
     """Who does the work of the punch list, where the kind of part and the action do not show it."""
 
     trades: dict[CheckPattern, Text] = Field(
-        {},
-        description="check pattern: the trade that repairs what these checks find; the first that matches counts",
+        {}, description="check pattern: the trade that repairs what these checks find; the first that matches counts"
     )
 
 
@@ -532,12 +487,10 @@ class ClusterSettings(_AccessAndSections):
     limits: dict[str, JobLimits] = Field({}, description="limits of partitions, by partition name")
     sudo: bool = Field(default=False, description="probes that need root may use `sudo -n`")
     min_nodes: int | str | None = Field(
-        None,
-        description="fail a run unless this number or percentage of the selected nodes was tested, like 90%",
+        None, description="fail a run unless this number or percentage of the selected nodes was tested, like 90%"
     )
     required: tuple[CheckPattern, ...] = Field(
-        (),
-        description="check patterns added to the proofs of their suites: without a result a node is not proved",
+        (), description="check patterns added to the proofs of their suites: without a result a node is not proved"
     )
     not_applicable: dict[PartPattern, Text] = Field(
         {}, description="check pattern: why the site does not need the check"
@@ -551,19 +504,13 @@ class ClusterSettings(_AccessAndSections):
         default=False,
         description="the nodes belong to a sandbox: it is started when needed, and reports are marked SIMULATED",
     )
-    history: LocalPath | None = Field(
-        None, description="SQLite file that stores the runs, as pytest's --history"
-    )
+    history: LocalPath | None = Field(None, description="SQLite file that stores the runs, as pytest's --history")
     reports: ReportsConfig = Field(ReportsConfig(), description="what becomes of the reports of runs")
-    notify: NotifyConfig = Field(
-        NotifyConfig(), description="who gets a message about a run that changed something"
-    )
+    notify: NotifyConfig = Field(NotifyConfig(), description="who gets a message about a run that changed something")
     campaign: CampaignConfig = Field(CampaignConfig(), description="how campaigns behave")
     gate: GateConfig = Field(GateConfig(), description="what `gpucluster gate` judges on a node")
     drain: DrainConfig = Field(DrainConfig(), description="what pytest's --drain requires of a failure")
-    evidence: EvidenceConfig = Field(
-        EvidenceConfig(), description="what is read of a node with a failed part"
-    )
+    evidence: EvidenceConfig = Field(EvidenceConfig(), description="what is read of a node with a failed part")
     location: dict[NamedNodes, Location] = Field(
         {},
         description="hostlist: where these nodes are, like 'rack A07 unit {n}'; {n} is the place of a node in its hostlist, from 1",
@@ -579,8 +526,7 @@ class ClusterSettings(_AccessAndSections):
     punchlist: PunchlistConfig = Field(PunchlistConfig(), description="what `gpucluster punchlist` shows")
     settings: dict[str, Any] = Field({}, description="keys for a site's own suites")
     suites: tuple[LocalPath, ...] = Field(
-        (),
-        description="folders of the site's own suites, which run beside the shipped ones; relative to this file",
+        (), description="folders of the site's own suites, which run beside the shipped ones; relative to this file"
     )
 
     @overload
@@ -694,9 +640,7 @@ class Cluster(ClusterSettings, defer_build=False):
         found: dict[str, dict[str, str]] = {}
         for factor, by_node in ({"location": location, "unit": units} | self.factors).items():
             values = grouped((by_node[node], node) for node in nodes if node in by_node)
-            found |= (
-                {factor: {value: hostlist.fold(names) for value, names in values.items()}} if values else {}
-            )
+            found |= {factor: {value: hostlist.fold(names) for value, names in values.items()}} if values else {}
         return found
 
     @cached_property
@@ -722,9 +666,7 @@ class GroupFile(Model):
     nodes: NamedNodes = Field(description="Slurm hostlist, like gpu[01-16]")
     profile: ProfilePart | None = Field(None, description="a shipped profile, a path, or a mapping")
     partition: Text | None = Field(None, description="default: slurm.partition")
-    thresholds: tuple[BandwidthThreshold, ...] = Field(
-        (), description="rows used before those of the profile"
-    )
+    thresholds: tuple[BandwidthThreshold, ...] = Field((), description="rows used before those of the profile")
 
 
 class ClusterFile(ClusterSettings, defer_build=False):

@@ -42,8 +42,7 @@ def _error(layers: list[Layer], loc: Loc, problem: str) -> ConfigError:
     """Return the error in the file that gives a key, or the nearest one around it."""
     places = ((*one, length) for length in range(len(loc), 0, -1) for one in reversed(layers))
     source, at = next(
-        ((source, at) for source, at, _, length in places if (*at, *loc[:length]) in source.lines),
-        layers[-1][:2],
+        ((source, at) for source, at, _, length in places if (*at, *loc[:length]) in source.lines), layers[-1][:2]
     )
     return source.error((*at, *loc), problem)
 

@@ -43,9 +43,7 @@ def _sources(cluster: Cluster) -> Iterator[str]:
 
 def _environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     used = {DEFAULT_ENVIRONMENT} | {
-        getattr(section, key, None)
-        for section in cluster.sections().values()
-        for key in section.environment_keys
+        getattr(section, key, None) for section in cluster.sections().values() for key in section.environment_keys
     }
     own = [*_sources(cluster)] if cluster.environments.keys() - used else []
     for name, environment in cluster.environments.items():
@@ -53,9 +51,7 @@ def _environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
         in_own = any(f"{quote}{name}{quote}" in text for text in own for quote in "'\"")
         if name not in used and not in_own:
             how = f"name it in one (SECTION: {{environment: {clip(name)}}}), call it 'default'"
-            why = (
-                f"no section uses this environment: {how}, which is used wherever none is named, or remove it"
-            )
+            why = f"no section uses this environment: {how}, which is used wherever none is named, or remove it"
             yield at, why
         if not environment.in_container:
             for key in sorted(environment.model_fields_set):
@@ -100,8 +96,7 @@ def _thresholds(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc, s
     ]
     for number, group in enumerate(written.groups):
         rows += [
-            (("groups", number, "thresholds", index), row, nodes[number])
-            for index, row in enumerate(group.thresholds)
+            (("groups", number, "thresholds", index), row, nodes[number]) for index, row in enumerate(group.thresholds)
         ]
     for at, row, count in rows:
         if row.nodes > count:

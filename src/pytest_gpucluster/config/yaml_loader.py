@@ -56,9 +56,7 @@ class Source:
     def where(self, loc: Loc) -> str:
         """Return file and line of a place, or the option that gives it."""
         known = self._known(loc)
-        return self.given.get(known) or self.label + (
-            f":{self.line(loc)}" if self.lines and self.is_file else ""
-        )
+        return self.given.get(known) or self.label + (f":{self.line(loc)}" if self.lines and self.is_file else "")
 
     def line(self, loc: Loc) -> int:
         """Return the line of a place, or of the nearest place around it; 0 for one that an option gives."""
@@ -77,9 +75,7 @@ class Source:
         option = f"--set {clip(text, 200)}"
         key, _, value = text.partition("=")
         if not _KEYS.fullmatch(key) or not value.strip():
-            raise ConfigError(
-                f"{option}: must be KEY=VALUE, like slurm.reservation=maint (null removes a value)"
-            )
+            raise ConfigError(f"{option}: must be KEY=VALUE, like slurm.reservation=maint (null removes a value)")
         loc: Loc = tuple(int(index) if index else name for name, index in _PART.findall(key))
         new = Source(option, is_file=False)
         node = _compose(new, value)

@@ -124,11 +124,7 @@ class Verdict:
         if not self.remarks:
             del plain["remarks"]
         # the reference and the annotation have them
-        del (
-            plain["never_healthy"],
-            plain["shown_by"],
-            plain["shell"],
-        )
+        del (plain["never_healthy"], plain["shown_by"], plain["shell"])
         for name in ("setting", "explained_by", "reason_code", "repeated"):
             if not plain[name]:
                 del plain[name]
@@ -182,9 +178,7 @@ def with_contention(verdict: Verdict, who: str) -> Verdict:
     return _because(verdict, f"{who}; the hardware alone was not measured", _END_THEM, Action.MONITOR)
 
 
-def with_cause(
-    verdict: Verdict, code: str, cause: str, hint: str, *, action: Action = Action.MONITOR
-) -> Verdict:
+def with_cause(verdict: Verdict, code: str, cause: str, hint: str, *, action: Action = Action.MONITOR) -> Verdict:
     """Return the verdict with this cause, hint and action if every finding has this code; '': whatever it has."""
     if not verdict.findings or (code and any(finding.code != code for finding in verdict.findings)):
         return verdict
@@ -309,9 +303,7 @@ def check(
     def decorate(function: Callable[P, Judgement]) -> Check[P]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]
         if _is_registered(function.__module__):
-            CHECKS[name] = CheckDescription(
-                holds, cause, hint, action, never_healthy, setting, show, of_job, rules_out
-            )
+            CHECKS[name] = CheckDescription(holds, cause, hint, action, never_healthy, setting, show, of_job, rules_out)
 
         @functools.wraps(function)
         def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:
@@ -319,19 +311,10 @@ def check(
 
             def judgement() -> Judgement:
                 if (items := function(*args, **kwargs)) is None:
-                    raise TypeError(
-                        f"{name}: the check returns None; it must be a generator: it has no `yield`"
-                    )
+                    raise TypeError(f"{name}: the check returns None; it must be a generator: it has no `yield`")
                 yield from items
 
-            verdict = conclude(
-                name,
-                judgement(),
-                cause=cause,
-                hint=hint,
-                action=action,
-                never_healthy=never_healthy,
-            )
+            verdict = conclude(name, judgement(), cause=cause, hint=hint, action=action, never_healthy=never_healthy)
             confirmed = repeated is not None and repeated(*args, **kwargs)
             return replace(verdict, setting=setting, repeated=confirmed) if setting or confirmed else verdict
 
@@ -364,13 +347,7 @@ def _with_raised(judgement: Iterable[_Item]) -> Judgement:
 
 
 def conclude(
-    name: str,
-    judgement: Iterable[_Item],
-    *,
-    cause: str,
-    hint: str,
-    action: Action,
-    never_healthy: str = "",
+    name: str, judgement: Iterable[_Item], *, cause: str, hint: str, action: Action, never_healthy: str = ""
 ) -> Verdict:
     """Return the verdict of what a check yielded; TypeError for a repair without `never_healthy`."""
     __tracebackhide__ = True

@@ -76,9 +76,7 @@ class CommonFinding:
     alike: dict[Likeness, frozenset[str]] = field(default_factory=dict)  # with the nodes that have it
     settings: dict[str, None] = field(default_factory=dict)
     repairs: bool = False  # the action of any finding is a repair
-    factors: tuple[
-        str, ...
-    ] = ()  # the stated factors that tell these nodes from the other judged ones, like 'loop B'
+    factors: tuple[str, ...] = ()  # the stated factors that tell these nodes from the other judged ones, like 'loop B'
 
     def has(self, node: str, finding: Finding) -> bool:
         """Return whether this is the finding of a node."""
@@ -92,9 +90,7 @@ class CommonFinding:
             return f"the nodes that were judged {self.where} differ, and no two thirds agree: {NO_MAJORITY}; no node is at fault"
         if self.judged == 1:
             return f"the only node that was judged {self.where}; {explained} explains it, so the node is not at fault"
-        count = (
-            f"all {self.judged}" if len(self.nodes) == self.judged else f"{len(self.nodes)} of {self.judged}"
-        )
+        count = f"all {self.judged}" if len(self.nodes) == self.judged else f"{len(self.nodes)} of {self.judged}"
         why = f"{explained}, or {WHAT_NODES_SHARE}" if explained else WHAT_NODES_SHARE
         return f"{count} nodes that were judged {self.where} fail alike: {why}, not a single node"
 
@@ -102,22 +98,13 @@ class CommonFinding:
     def hint(self) -> str:
         """What to check first."""
         settings = [one for one in self.settings if one not in (CONFIGURED, NO_MAJORITY)]
-        first = (
-            f"compare {', '.join(settings)} with what the nodes have"
-            if settings
-            else "check what the nodes share"
-        )
+        first = f"compare {', '.join(settings)} with what the nodes have" if settings else "check what the nodes share"
         first += f", first {' and '.join(self.factors)}" if self.factors else ""
-        by_hand = (
-            "; no node is drained for it: if the nodes themselves are at fault, drain them by hand"
-            * self.repairs
-        )
+        by_hand = "; no node is drained for it: if the nodes themselves are at fault, drain them by hand" * self.repairs
         return f"{first}{by_hand}"
 
 
-NO_MAJORITY = (
-    "an upgrade that has not reached all nodes"  # the setting of a finding that names no node at fault
-)
+NO_MAJORITY = "an upgrade that has not reached all nodes"  # the setting of a finding that names no node at fault
 CONFIGURED = "the configuration"  # the setting of a finding whose action is `configure` and that names none
 
 
@@ -206,9 +193,7 @@ def _shared(
         where = _name(group, groups)
         yield where, frozenset(nodes), 1, _most
         yield from _parts(where, nodes, {node: of[node].image for node in nodes}, "with {}", 1)
-        yield from _parts(
-            where, nodes, {node: of[node].switch for node in nodes}, "below switch {}", FEWEST_OF_SWITCH
-        )
+        yield from _parts(where, nodes, {node: of[node].switch for node in nodes}, "below switch {}", FEWEST_OF_SWITCH)
 
 
 def _parts(

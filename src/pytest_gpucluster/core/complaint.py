@@ -23,10 +23,7 @@ _SENDER = re.compile(r"\[[\w.-]+:\d+\]")  # Open MPI's [host:pid] before each li
 def first_complaint(text: str) -> str:
     """Return the first line that complains, with the lines that belong to it, in one line; '' without one."""
     lines = [_LABEL.sub("", line[:MOST], count=1).rstrip() for line in text.splitlines()]
-    at = next(
-        (n for n, line in enumerate(lines) if _WORDS.search(line) and not _OF_OTHERS.match(line.lstrip())),
-        None,
-    )
+    at = next((n for n, line in enumerate(lines) if _WORDS.search(line) and not _OF_OTHERS.match(line.lstrip())), None)
     if at is None:
         return ""
     first, block = lines[at], [lines[at].strip()]

@@ -71,9 +71,7 @@ class SlurmError(GpuClusterError):
     `argv` is the command, `rc` its exit status (None: it never ended), `stderr` its error output.
     """
 
-    def __init__(
-        self, message: str, *, argv: Sequence[str] = (), rc: int | None = None, stderr: str = ""
-    ) -> None:
+    def __init__(self, message: str, *, argv: Sequence[str] = (), rc: int | None = None, stderr: str = "") -> None:
         super().__init__(message)
         self.argv = tuple(argv)
         self.rc = rc

@@ -39,9 +39,7 @@ class Allowance:
             return
         expected = f"at most {self.count:g} per {format_duration(self.seconds)} ({self.source})"
         if seconds is None:
-            yield NotAvailable(
-                f"{part}: {errors:g} {what}, in an unknown time: read the counter twice ({expected})"
-            )
+            yield NotAvailable(f"{part}: {errors:g} {what}, in an unknown time: read the counter twice ({expected})")
         elif errors > self.within(seconds):
             measured = Quantity(errors, what, f"{errors:g} {what} in {format_duration(seconds)}")
             yield Finding(part, measured, expected, code="too_many_errors")

@@ -163,9 +163,7 @@ KEYS: dict[str, Former] = {
     "inventory_group": Former(why="the group slurm-node is read, else all hosts; `nodes` names others"),
     "isolation.ssh_options": Former(why="write them in the SSH configuration of the user of the run"),
     "monitoring.required_alerts": Former(why="`gpu_rules` requires one alerting rule on a metric of GPUs"),
-    "software.modules.conflicts": Former(
-        why="`conflict` of a modulefile, or `family` of Lmod, is not tested any more"
-    ),
+    "software.modules.conflicts": Former(why="`conflict` of a modulefile, or `family` of Lmod, is not tested any more"),
     "kubernetes.gpu_resource": Former(why="GPUs are nvidia.com/gpu"),
     "kubernetes.job_pull": Former(why="pods may wait 10 minutes for GPUs and for the image"),
     "kubernetes.kubeconfig": Former(why="kubectl reads the file that KUBECONFIG names"),
@@ -185,9 +183,7 @@ KEYS: dict[str, Former] = {
         why="mpicc of the folder that `mpirun` names compiles, else mpicc on PATH, which an environment may set"
     ),
     "mpi.implementation": Former(why="nodes with another MPI than most nodes fail `mpi.alike`"),
-    "mpi.mpirun_args": Former(
-        why="Open MPI reads its parameters from OMPI_MCA_* under `exports` of the environment"
-    ),
+    "mpi.mpirun_args": Former(why="Open MPI reads its parameters from OMPI_MCA_* under `exports` of the environment"),
     "mpi.ntasks_per_node": Former(why="there is one task per GPU, or two without GPUs"),
     "mpi.prefix": Former(why="write the path of mpirun under `mpirun`"),
     "mpi.threads": Former(why="MPI_THREAD_FUNNELED is required"),
@@ -197,26 +193,19 @@ KEYS: dict[str, Former] = {
             why="compile nccl-tests into an image of your own; the environment that `nccl.environment` names has it"
         ),
     ),
-    "nccl.container": Former(
-        why="write it as `container_image` of the environment that `nccl.environment` names"
-    ),
+    "nccl.container": Former(why="write it as `container_image` of the environment that `nccl.environment` names"),
     "nccl.exports": Former(why="write it in `exports` of the environment that `nccl.environment` names"),
     "nccl.gpus_per_node": Former(
         why="all GPUs of the profile are used; NAME:COUNT selects a profile with another number"
     ),
     "nccl.hostid_from_slurm": Former(why="every node has a host of its own"),
     **dict.fromkeys(
-        ("matrix.nodes", "nccl.nodes", "nccl_examples.nodes"),
-        Former(why="pytest's --nodes selects the nodes"),
+        ("matrix.nodes", "nccl.nodes", "nccl_examples.nodes"), Former(why="pytest's --nodes selects the nodes")
     ),
     "nccl.pair_busbw": Former(why="write a row for 2 nodes at 256 MiB under `thresholds`"),
-    "nccl.pair_drain_below": Former(
-        why="write `drain_below` in a row for 2 nodes at 256 MiB under `thresholds`"
-    ),
+    "nccl.pair_drain_below": Former(why="write `drain_below` in a row for 2 nodes at 256 MiB under `thresholds`"),
     "nccl.srun_args": Former(why="write it in `srun_args` of the environment that `nccl.environment` names"),
-    "nccl_examples.toolchain": _leave_out(
-        "nccl_examples.compiled*", "nvcc and CMake must compile the example"
-    ),
+    "nccl_examples.toolchain": _leave_out("nccl_examples.compiled*", "nvcc and CMake must compile the example"),
     "notify.url": Former(why="`notify.command` may call curl"),
     "os.hugepages": Former(why="the setting `hugepages` of `os.drift` compares the nodes"),
     **dict.fromkeys(
@@ -290,10 +279,7 @@ def of_key(loc: Iterable[int | str], root: str = "") -> Former | None:
     """Return what became of a key at a place of a file; `root`: what stands before it in the table."""
     words = [part for part in (root, *loc) if part and isinstance(part, str)]
     # a name of the site's stands there
-    forms = [
-        words,
-        *([*words[:at], "*", *words[at + 1 :]] for at in range(1, len(words))),
-    ]
+    forms = [words, *([*words[:at], "*", *words[at + 1 :]] for at in range(1, len(words)))]
     return next((KEYS[name] for name in map(".".join, forms) if name in KEYS), None)
 
 
@@ -320,9 +306,7 @@ def present_check(name: str) -> str:
     """Return the name or pattern of whole checks; ValueError for a part of one, or for the former name of a check."""
     check, _, part = name.partition("/")
     if part:
-        raise ValueError(
-            f"{name!r} is a part of a check, which waivers and not_applicable may name; write {check}"
-        )
+        raise ValueError(f"{name!r} is a part of a check, which waivers and not_applicable may name; write {check}")
     if name in CHECKS and (present := present_name(name)) != name:
         raise ValueError(f"{name!r} is now {present}")
     return present_part(name)

@@ -103,9 +103,7 @@ def profile(node: Node) -> Profile:
 def gpu_profile(node: Node) -> GpuProfile:
     """The GPUs of this item's node as its profile states them; without GPUs the item is not applicable."""
     if node.profile.gpu is None:
-        raise NotApplicable(
-            f"profile {node.profile.name} has no GPUs (`gpucluster profiles` lists those that have)"
-        )
+        raise NotApplicable(f"profile {node.profile.name} has no GPUs (`gpucluster profiles` lists those that have)")
     return node.profile.gpu
 
 

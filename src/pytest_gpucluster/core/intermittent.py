@@ -182,10 +182,7 @@ def judge_parts(
     limits = limits or IntermittentLimits()
     chances = {key: chance(count, fleet, limits.floor, limits.odds) for key, (count, fleet) in parts.items()}
     corrected = holm(chances)
-    return {
-        key: _judged(count, fleet, chances[key], corrected[key], limits)
-        for key, (count, fleet) in parts.items()
-    }
+    return {key: _judged(count, fleet, chances[key], corrected[key], limits) for key, (count, fleet) in parts.items()}
 
 
 def _judged(

@@ -51,11 +51,11 @@ class KnownLine(Model):
         description="extended regular expression as for `grep -E`, without {n}; a line that contains it is known"
     )
     meaning: Text = Field(description="what the line means, in a few words")
-    action: Literal[
-        "ignore", "warn", "configure", "monitor", "reset gpu", "reboot", "drain", "return to vendor"
-    ] = Field(
-        "ignore",
-        description="ignore: not reported; warn: a warning; else: a failure with this action, in Slurm's logs a warning",
+    action: Literal["ignore", "warn", "configure", "monitor", "reset gpu", "reboot", "drain", "return to vendor"] = (
+        Field(
+            "ignore",
+            description="ignore: not reported; warn: a warning; else: a failure with this action, in Slurm's logs a warning",
+        )
     )
     reason: Text = Field(description="why the action is right at this site, or the source of the statement")
 

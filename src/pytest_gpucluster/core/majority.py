@@ -145,9 +145,7 @@ class Norm(Generic[T]):
                 yield Finding(part, found, usual, code=DIFFERS)
         elif any(worse(value, other) for other, _ in self.votes):
             texts = [str(shown(one)) for one, _ in self.votes[:MOST_VALUES]]
-            groups = [
-                f"{_apart(text, texts[not index])}{self._where[index]}" for index, text in enumerate(texts)
-            ]
+            groups = [f"{_apart(text, texts[not index])}{self._where[index]}" for index, text in enumerate(texts)]
             more = len(self.votes) - len(groups)
             expected = f"one value on all {self.voters}; no majority: {', '.join(groups)}"
             expected += f", and {more} more values" if more else ""

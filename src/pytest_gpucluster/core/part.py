@@ -191,11 +191,7 @@ class Part:
         """Return plain types, without what is empty."""
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         return {
-            key: value.as_dict()
-            if isinstance(value, Part)
-            else list(value)
-            if value.__class__ is tuple
-            else value
+            key: value.as_dict() if isinstance(value, Part) else list(value) if value.__class__ is tuple else value
             for key, value in found.items()
             if value not in ("", None, ())
         }

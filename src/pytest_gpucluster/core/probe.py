@@ -141,9 +141,7 @@ def text_of(answer: Answer) -> str:
 
 # dash, bash and busybox, alone and in a batch: `sh: 1: eval: ip: not found`, `environment: line 1: exec: ip: not found`,
 # `sh: exec: line 0: ip: not found`
-_ABSENT = re.compile(
-    r"(?:\S*sh: |\S+: (?=line \d))(?:(?:line )?\d+: |(?:eval|exec): )*(.+?): (?:command )?not found"
-)
+_ABSENT = re.compile(r"(?:\S*sh: |\S+: (?=line \d))(?:(?:line )?\d+: |(?:eval|exec): )*(.+?): (?:command )?not found")
 
 
 def last_line(text: str) -> str:

@@ -25,9 +25,7 @@ _SECRET_NAME = re.compile(
     r"(?:^|_)(?:KEY|PASS|PWD_?HASH|PAT|DSN)(?:$|_)|(?:ACCESS|API|SSH|GPG)_?KEY|CONNECTION_?STRING|WEBHOOK",
     re.IGNORECASE,
 )
-_SHAPES = (
-    r"gh[opsur]_|github_pat_|glpat-|xox[abprs]-|sk-|pk-|hf_|nvapi-|AKIA|ASIA|AIza|ya29\.|npm_|pypi-|dop_v1_"
-)
+_SHAPES = r"gh[opsur]_|github_pat_|glpat-|xox[abprs]-|sk-|pk-|hf_|nvapi-|AKIA|ASIA|AIza|ya29\.|npm_|pypi-|dop_v1_"
 _SECRET_VALUE = re.compile(
     rf"-----BEGIN|://[^/\s:@]*:[^/\s@]+@|(?:^|[\s=:,;\"'])(?:{_SHAPES}|eyJ[\w-]+\.)|Bearer\s|Basic\s|"
     r"(?:token|secret|passw(?:or)?d|api_?key|credential)\w*['\"]?\s*[=:]",
@@ -67,9 +65,7 @@ _PATTERNS: tuple[re.Pattern[str], ...] = (
     ),
     re.compile(rf"(?:\b|{_COLOUR})Bearer[\s+]{{1,9}}(?P<secret>[\w.~+/=-]{{8,}})", re.IGNORECASE),
     re.compile(r"://[^/\s:@]{0,200}:(?P<secret>[^/\s]{1,500})@"),
-    re.compile(
-        rf"(?P<quote>{_QUOTE}){_NAME}=(?P<secret>(?:[^'\"\\\n]|(?!{_QUOTE})\\)*)(?P=quote)", re.IGNORECASE
-    ),
+    re.compile(rf"(?P<quote>{_QUOTE}){_NAME}=(?P<secret>(?:[^'\"\\\n]|(?!{_QUOTE})\\)*)(?P=quote)", re.IGNORECASE),
     # only looks ahead: a value may be the name of the next secret
     re.compile(rf"(?={_NAME}{_PLACE}{_IS}(?P<secret>{_VALUE}))", re.IGNORECASE),
     re.compile(rf"{_OPTION}(?!-)(?P<secret>{_VALUE})"),
@@ -215,9 +211,7 @@ def words(argv: Iterable[str]) -> list[str]:
     found: list[str] = []
     for word in argv:
         both = text(f"{found[-1]} {word}") if found and found[-1].startswith("--") else ""
-        found.append(
-            REDACTED if both.endswith(REDACTED) and not text(word).endswith(REDACTED) else text(word)
-        )
+        found.append(REDACTED if both.endswith(REDACTED) and not text(word).endswith(REDACTED) else text(word))
     return found
 
 
@@ -229,10 +223,7 @@ def everything(data: Any, clean: Callable[[str], str] = text) -> Any:
     if isinstance(data, str):
         return clean(data)
     if isinstance(data, dict):
-        return {
-            clean(key) if isinstance(key, str) else key: _under(str(key), it, clean)
-            for key, it in data.items()
-        }
+        return {clean(key) if isinstance(key, str) else key: _under(str(key), it, clean) for key, it in data.items()}
     return [everything(value, clean) for value in data] if isinstance(data, (list, tuple)) else data
 
 

@@ -245,7 +245,5 @@ def _line_of(error: BaseException, package: str) -> str:
     """Return the last line of the package that the error came through; '' if it came through none."""
     spec = find_spec(package)
     folder = (spec.submodule_search_locations or [""])[0] if spec is not None else ""
-    frames = [
-        it for it in traceback.extract_tb(error.__traceback__) if folder and it.filename.startswith(folder)
-    ]
+    frames = [it for it in traceback.extract_tb(error.__traceback__) if folder and it.filename.startswith(folder)]
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

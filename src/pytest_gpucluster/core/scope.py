@@ -17,9 +17,7 @@ class Scope:
     items: tuple[int, ...] = ()
     checks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     neighbours: tuple[str, ...] = ()
-    asked: Mapping[str, Sequence[str]] = field(
-        default_factory=dict
-    )  # the checks of the items, with their nodes
+    asked: Mapping[str, Sequence[str]] = field(default_factory=dict)  # the checks of the items, with their nodes
     gone: tuple[int, ...] = ()  # items none of whose nodes may be tested
 
     @property

@@ -34,9 +34,7 @@ _REMEDY = "remove it, or set TMPDIR to a folder of your own"
 class Folder:
     """An open folder of this user's or root's. Every method raises OSError with the full path."""
 
-    def __init__(
-        self, path: Path, *, create: bool = False, group: int | None = None, foreign: bool = False
-    ) -> None:
+    def __init__(self, path: Path, *, create: bool = False, group: int | None = None, foreign: bool = False) -> None:
         """Open it. `create`: make it and missing parents, with mode 0700.
 
         `group`: the id of a group that may read new files (0750, 0640); None: only this user may.
@@ -212,9 +210,7 @@ def group_id(name: str | None) -> int | None:
     try:
         found = grp.getgrnam(name).gr_gid
     except KeyError:
-        raise GpuClusterError(
-            f"group {name!r} does not exist on this machine: getent group lists them"
-        ) from None
+        raise GpuClusterError(f"group {name!r} does not exist on this machine: getent group lists them") from None
     if os.geteuid() != 0 and found not in (os.getegid(), *os.getgroups()):
         raise GpuClusterError(
             f"group {name!r}: this user is not a member and cannot give it files: newgrp, or another group"

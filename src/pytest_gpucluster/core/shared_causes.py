@@ -44,10 +44,7 @@ FEWEST = 3  # nodes: two of a rack may both be sick
 SMALL = 10  # nodes; the sum of more ranks is close to normal, and its tail is lighter
 ALIKE = 0.9
 MOST, MOST_TRIED = 4, 12  # causes of one question, and rejected values that may be some
-LEAST_RATIO, LEAST_SHIFT = (
-    2.0,
-    0.5,
-)  # a smaller effect is no use: the rate's ratio, the shift in robust deviations
+LEAST_RATIO, LEAST_SHIFT = (2.0, 0.5)  # a smaller effect is no use: the rate's ratio, the shift in robust deviations
 _ROUNDING = 1e-9  # of sums of probabilities
 _FAR = 3.5  # deviations below which no exact tail is counted, or this share of the greatest possible ones
 _FAR_SHARE = 0.8
@@ -144,9 +141,7 @@ def _forms(question: Question) -> Iterator[Question]:
         yield Question(question.subject, marked, True, level, side)
 
 
-def _asked(
-    question: Question, factors: Iterable[tuple[frozenset[str], Sequence[FactorValue]]]
-) -> list[_Hypothesis]:
+def _asked(question: Question, factors: Iterable[tuple[frozenset[str], Sequence[FactorValue]]]) -> list[_Hypothesis]:
     """Return the hypotheses of a question; values with the same nodes are one."""
     found: dict[tuple[frozenset[str], int], _Hypothesis] = {}
     values = question.values
@@ -231,8 +226,7 @@ def _hypergeometric(n: int, marked: int, m: int) -> tuple[float, ...]:
     lowest, highest = max(0, m + marked - n), min(m, marked)
     whole = log_comb(n, m)
     return tuple(
-        math.exp(log_comb(marked, k) + log_comb(n - marked, m - k) - whole)
-        for k in range(lowest, highest + 1)
+        math.exp(log_comb(marked, k) + log_comb(n - marked, m - k) - whole) for k in range(lowest, highest + 1)
     )
 
 
@@ -283,9 +277,7 @@ def _holm(hypotheses: Sequence[_Hypothesis], chance: float) -> dict[int, float]:
     return rejected
 
 
-def _named(
-    every: Sequence[_Hypothesis], rejected: Mapping[int, float], chance: float
-) -> Iterator[SharedCause]:
+def _named(every: Sequence[_Hypothesis], rejected: Mapping[int, float], chance: float) -> Iterator[SharedCause]:
     """Yield the causes of one question, each with those that cannot be told from it."""
     own = {id(it): it.p for it in every if id(it) in rejected and _is_worth_naming(it)}
     left = sorted((it for it in every if id(it) in own), key=lambda it: it.p)[:MOST_TRIED]

@@ -136,11 +136,7 @@ def format_duration(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.2g} s"
     whole = round(seconds)
-    for size, unit, small, small_unit in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
+    for size, unit, small, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= size:
             rest = whole % size // small
             return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")

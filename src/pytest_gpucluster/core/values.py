@@ -6,15 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.former_names import present_check, present_part
@@ -39,9 +31,7 @@ def absolute(path: str) -> str:
 def bounded_path(path: str) -> str:
     """Return a path that a file system can hold; ValueError for a longer one."""
     if len(path.encode()) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in path.split("/")):
-        raise ValueError(
-            f"is no path: longer than {MAX_PATH} bytes, or {MAX_NAME} between two /: {path[:40]!r}..."
-        )
+        raise ValueError(f"is no path: longer than {MAX_PATH} bytes, or {MAX_NAME} between two /: {path[:40]!r}...")
     return path
 
 
@@ -89,9 +79,7 @@ def container_mount(text: str) -> str:
     source, _, rest = text.partition(":")
     target = rest.partition(":")[0] if ":" in text else source
     if not target.startswith("/") or not (source.startswith("/") or source in ("tmpfs", "umount")):
-        raise ValueError(
-            f"must be SOURCE:TARGET[:FLAGS] with absolute paths, like /data:/data:ro, not {text!r}"
-        )
+        raise ValueError(f"must be SOURCE:TARGET[:FLAGS] with absolute paths, like /data:/data:ro, not {text!r}")
     return text
 
 

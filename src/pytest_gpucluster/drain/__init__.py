@@ -8,14 +8,7 @@
 """
 
 from pytest_gpucluster.core.budget import Budget
-from pytest_gpucluster.drain.executor import (
-    DrainExecutor,
-    Limits,
-    LockError,
-    lock_path,
-    locked,
-    why_no_rights,
-)
+from pytest_gpucluster.drain.executor import DrainExecutor, Limits, LockError, lock_path, locked, why_no_rights
 from pytest_gpucluster.drain.policy import Grounds, why_not_resume
 from pytest_gpucluster.drain.reason import PREFIX, DrainReason, read_reason, write_reason
 from pytest_gpucluster.drain.retest import Retest, fit_for_retest

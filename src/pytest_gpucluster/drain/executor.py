@@ -133,9 +133,7 @@ class DrainExecutor:
         if result != "drained":
             self.drained.remove(node)
 
-    def _decide(
-        self, node: str, grounds: Sequence[Grounds], why: str, argv: Sequence[str] | None = None
-    ) -> None:
+    def _decide(self, node: str, grounds: Sequence[Grounds], why: str, argv: Sequence[str] | None = None) -> None:
         fields: dict[str, Any] = {"command": self.shown(argv)} if argv and not why else {}
         if why:
             self.spared.setdefault(("not drained", grounds[0].check, why), []).append(node)
@@ -193,21 +191,10 @@ class DrainExecutor:
     # --- Slurm
 
     def _update(
-        self,
-        node: str,
-        argv: Sequence[str],
-        before: NodeInfo,
-        reached: Callable[[NodeInfo], bool],
-        word: str,
+        self, node: str, argv: Sequence[str], before: NodeInfo, reached: Callable[[NodeInfo], bool], word: str
     ) -> str:
         """Run the command between the events of its intent and result; return `result`."""
-        self.write(
-            "node_intent",
-            node=node,
-            command=self.shown(argv),
-            state=before.full_state,
-            reason=before.reason,
-        )
+        self.write("node_intent", node=node, command=self.shown(argv), state=before.full_state, reason=before.reason)
         problem = ""
         try:
             self.slurm.run(*argv)

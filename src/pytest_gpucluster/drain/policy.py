@@ -25,16 +25,7 @@ _RANKS = {action: rank for rank, action in enumerate(Action)}  # from mild to ha
 IN_SERVICE = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 # flags that slurmctld sets by itself, and those of reservations; unlike FAIL, reboots and the steps to power down
 FLAGS_OF_SLURM = frozenset(
-    {
-        "MAINTENANCE",
-        "RESERVED",
-        "PLANNED",
-        "COMPLETING",
-        "BLOCKED",
-        "PERFCTRS",
-        "NOT_RESPONDING",
-        "INVALID_REG",
-    }
+    {"MAINTENANCE", "RESERVED", "PLANNED", "COMPLETING", "BLOCKED", "PERFCTRS", "NOT_RESPONDING", "INVALID_REG"}
     | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "POWERED_DOWN", "POWERING_UP"}
 )
 NAMES = {action.value.replace(" ", "-"): action for action in Action if action.is_repair}
@@ -65,10 +56,7 @@ def ranked(grounds: Iterable[Grounds]) -> list[tuple[str, tuple[Grounds, ...]]]:
     for one in grounds:
         if not one.unconfirmed:
             found.setdefault(one.node, []).append(one)
-    rows = [
-        (node, tuple(sorted(mine, key=lambda g: (-_RANKS[g.action], g.check))))
-        for node, mine in found.items()
-    ]
+    rows = [(node, tuple(sorted(mine, key=lambda g: (-_RANKS[g.action], g.check)))) for node, mine in found.items()]
     return sorted(rows, key=lambda row: (-_RANKS[row[1][0].action], -len(row[1]), row[0]))
 
 
@@ -133,14 +121,10 @@ def why_not_drain_again(info: NodeInfo | None, reason: str) -> str:
         return "Slurm does not know this node"
     if info.reason not in {"", reason, SILENT, f"{reason} : {SILENT}"}:
         return f'its reason has changed: "{info.reason}"{_by(info)}'
-    return _foreign_state(
-        info, states=frozenset({"UNKNOWN", "DOWN"} if info.reason.endswith(SILENT) else {"UNKNOWN"})
-    )
+    return _foreign_state(info, states=frozenset({"UNKNOWN", "DOWN"} if info.reason.endswith(SILENT) else {"UNKNOWN"}))
 
 
-def _foreign_state(
-    info: NodeInfo, *, flags: frozenset[str] = frozenset(), states: frozenset[str] = frozenset()
-) -> str:
+def _foreign_state(info: NodeInfo, *, flags: frozenset[str] = frozenset(), states: frozenset[str] = frozenset()) -> str:
     """Return a message unless slurmctld alone made the state; `flags` and `states` are allowed as well."""
     if info.state in IN_SERVICE | states and info.flags <= FLAGS_OF_SLURM | flags:
         return ""
@@ -159,9 +143,7 @@ def why_not_passed(reason: DrainReason, outcomes: Mapping[str, Sequence[str]], w
     """
     for named in reason.checks:
         pattern = present_name(named)
-        ends = [
-            end for check, all_ends in outcomes.items() if fnmatchcase(check, pattern) for end in all_ends
-        ]
+        ends = [end for check, all_ends in outcomes.items() if fnmatchcase(check, pattern) for end in all_ends]
         if "*" in pattern:  # several checks, of which some may not apply to this node
             ends = [end for end in ends if end != "not applicable"]
         bad = next((end for end in ends if end != "passed"), None)

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = "gpucluster:"
 SILENT = "Not responding"  # slurmctld's reason for a node whose slurmd does not respond
-LIMIT = (
-    255  # slurmdbd stores a node's reason as TINYTEXT (as_mysql_cluster.c); slurmctld itself sets no limit
-)
+LIMIT = 255  # slurmdbd stores a node's reason as TINYTEXT (as_mysql_cluster.c); slurmctld itself sets no limit
 PART = 40  # of the part, of what was measured, and of what was expected
 DETAIL = 2 * PART + 4  # of all three
 
@@ -36,9 +34,7 @@ _REASON = re.compile(
 )
 # slurmctld appends these since 23.02 to the reason of a node that does not respond or reboots, as during a repair
 # (node_mgr.c, set_node_reason). Its text about hardware below the configuration is not accepted here.
-_AWAY = re.compile(
-    r"(?: : (?:Not responding|reboot issued|reboot complete|reboot timed out|ResumeTimeout reached))+\Z"
-)
+_AWAY = re.compile(r"(?: : (?:Not responding|reboot issued|reboot complete|reboot timed out|ResumeTimeout reached))+\Z")
 FEW = 4  # digits of a fraction: 17.45<49 TFLOP/s
 DIGITS = 13  # of a number, like the bytes of a node's memory; they hold the whole below LIMIT, whatever a node reports
 

@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     Write = Callable[..., None]
 
 BEGIN_WITHIN = 60.0  # seconds; an undrained node responds again after slurmctld's next ping
-END_WITHIN = (
-    30.0  # seconds until this process drains itself; without a controller the shell tries for 10 minutes
-)
+END_WITHIN = 30.0  # seconds until this process drains itself; without a controller the shell tries for 10 minutes
 
 _SHELL = script(
     __package__,
@@ -257,12 +255,7 @@ class Retest:
         return f"{node}: could not be {wanted} after its trial ({problem}); run: {shlex.join(argv)}"
 
     def _intend(self, node: str, why: str) -> None:
-        self._note(
-            "node_intent",
-            node=node,
-            command=shlex.join(policy.drain_command(node, self._open[node])),
-            why=why,
-        )
+        self._note("node_intent", node=node, command=shlex.join(policy.drain_command(node, self._open[node])), why=why)
 
     def _note(self, event: str, **fields: Any) -> None:
         """Write an event; a full log must not prevent a drain."""

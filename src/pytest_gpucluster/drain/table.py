@@ -22,9 +22,7 @@ JOBS = ("squeue", "-h", "-a", "-t", "PD", "-o", "%i|%u|%r")
 
 def held(printed: str) -> list[dict[str, str]]:
     """Return the jobs that Slurm holds because their launch failed, from the output of JOBS."""
-    rows = [
-        dict(zip(("job", "user", "reason"), line.split("|"), strict=False)) for line in printed.splitlines()
-    ]
+    rows = [dict(zip(("job", "user", "reason"), line.split("|"), strict=False)) for line in printed.splitlines()]
     return [row for row in rows if row.get("reason") == LAUNCH_FAILED]
 
 

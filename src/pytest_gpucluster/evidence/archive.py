@@ -52,18 +52,14 @@ def members(record: dict[str, Any], root: Path, change: Callable[[str], str]) ->
             )
         found.append(Member(file_name(change(name)), _changed(name, data, change)))
     found += [
-        Member(file_name(log.rpartition("/")[2]), _changed(log, _content(root, log), change))
-        for log in record["steps"]
+        Member(file_name(log.rpartition("/")[2]), _changed(log, _content(root, log), change)) for log in record["steps"]
     ]
     by_name = {it.name: it for it in found}
     shown = json.loads(change(json.dumps(record)))
     for entry in shown["files"]:  # of what the archive holds
         member = by_name[file_name(str(entry.get("name")))]
         entry |= {"bytes": len(member.data), "sha256": member.sha256}
-    own = [
-        Member("case.txt", text_of(shown).encode()),
-        Member("case.json", json.dumps(shown, indent=1).encode()),
-    ]
+    own = [Member("case.txt", text_of(shown).encode()), Member("case.json", json.dumps(shown, indent=1).encode())]
     whole = [*own, *found]
     listed = "".join(f"{it.sha256}  {it.name}\n" for it in whole)
     return [*whole, Member("SHA256SUMS", listed.encode())]
@@ -82,9 +78,7 @@ def packed(found: Iterable[Member], folder: str) -> bytes:
 
 def anonymous(run: Run) -> Callable[[str], str]:
     """Return what replaces the names of nodes, of the host and user of the run, and of the cluster; addresses stay."""
-    names = {
-        node: f"node{number:03}" for number, node in enumerate(sorted({*run.selected, *run.evidence}), 1)
-    }
+    names = {node: f"node{number:03}" for number, node in enumerate(sorted({*run.selected, *run.evidence}), 1)}
     start: Mapping[str, Any] = as_dict(run.start)
     for key in ("host", "cluster", "user"):
         name = str(start.get(key) or "")
@@ -92,9 +86,7 @@ def anonymous(run: Run) -> Callable[[str], str]:
             names.setdefault(name, key)
     longest = sorted(map(re.escape, names), key=len, reverse=True)
     # a name, and its domain if it has one
-    pattern = re.compile(
-        rf"(?<![\w-])({'|'.join(longest)})(?:(?:\.[a-z][a-z0-9-]*)+)?(?![\w-])", re.IGNORECASE
-    )
+    pattern = re.compile(rf"(?<![\w-])({'|'.join(longest)})(?:(?:\.[a-z][a-z0-9-]*)+)?(?![\w-])", re.IGNORECASE)
     lower = {name.lower(): shown for name, shown in names.items()}
     return lambda text: pattern.sub(lambda match: lower[match[1].lower()], text) if names else text
 

@@ -46,9 +46,7 @@ class ToolOutput(NamedTuple):
     def problem(self) -> str:
         """Why the tool gave less than it should, '' where it gave all."""
         if self.end in _NO_END:
-            return {"absent": "not installed", "late": "not run: no time was left"}.get(
-                self.end, "its end is unknown"
-            )
+            return {"absent": "not installed", "late": "not run: no time was left"}.get(self.end, "its end is unknown")
         full = BUG_REPORT if ".log" in self.name else TEXT
         if len(self.data) >= full:
             return f"cut at {full >> 20} MiB"
@@ -85,9 +83,7 @@ def read_capture(answer: Answer, mark: str) -> Capture:
     return Capture(answer.node, sections, problem)
 
 
-def stored(
-    capture: Capture, root: Path, group: int | None = None, *, until: float = math.inf
-) -> dict[str, Any]:
+def stored(capture: Capture, root: Path, group: int | None = None, *, until: float = math.inf) -> dict[str, Any]:
     """Write the files of a node into `evidence/NODE` below a folder, without secrets; return the fields of the event `evidence`.
 
     `until`: the monotonic time after which no packed file is read for secrets any more, and none is stored. OSError where
@@ -130,9 +126,7 @@ def stored(
 
 
 def _owner(capture: Capture) -> str:
-    return owner(
-        next((it.data for it in capture.sections if it.name == OWNERS), b"").decode(errors="replace")
-    )
+    return owner(next((it.data for it in capture.sections if it.name == OWNERS), b"").decode(errors="replace"))
 
 
 def _inventory(capture: Capture) -> Sequence[InstalledPart]:

@@ -56,9 +56,7 @@ def cases_of(run: Run, *, every: bool = False) -> list[Case]:
     return [found[key] for key in sorted(found)]
 
 
-def deciding(
-    results: Iterable[Result], *, every: bool = False
-) -> Iterator[tuple[Result, DeviatingVerdict, Finding]]:
+def deciding(results: Iterable[Result], *, every: bool = False) -> Iterator[tuple[Result, DeviatingVerdict, Finding]]:
     """Yield the findings that take a node out of service; `every`: all findings of nodes that failed."""
     for result in results:
         if result.outcome != "failed" or not result.node or (result.common and not every):
@@ -125,9 +123,7 @@ def not_captured(run: Run, node: str) -> str:
 
 
 def _finding(result: Result, verdict: DeviatingVerdict, finding: Finding) -> dict[str, Any]:
-    bounds = [
-        it.bound for it in result.metrics if it.bound is not None and it.part.place == finding.part.place
-    ]
+    bounds = [it.bound for it in result.metrics if it.bound is not None and it.part.place == finding.part.place]
     return {
         "check": result.check,
         **finding.as_dict(),
@@ -142,11 +138,7 @@ def _finding(result: Result, verdict: DeviatingVerdict, finding: Finding) -> dic
 
 def _repeats(run: Run, case: Case) -> Iterator[dict[str, Any]]:
     for act in run.acts:
-        if (
-            act.get("event") == "drain_confirm"
-            and act.get("node") == case.node
-            and act.get("check") in case.checks
-        ):
+        if act.get("event") == "drain_confirm" and act.get("node") == case.node and act.get("check") in case.checks:
             yield {key: act.get(key) for key in ("check", "attempts", "confirmed", "why")}
     for result, verdict, _ in case.failures:
         if verdict.repeated:
@@ -260,9 +252,7 @@ def _finding_lines(finding: Mapping[str, Any]) -> Iterator[str]:
 def _repeat(repeat: Mapping[str, Any]) -> str:
     if repeat["confirmed"]:
         return (
-            f"failed again in {count(repeat['attempts'], 'new attempt')}"
-            if repeat["attempts"]
-            else str(repeat["why"])
+            f"failed again in {count(repeat['attempts'], 'new attempt')}" if repeat["attempts"] else str(repeat["why"])
         )
     return f"not confirmed: {repeat['why']}"
 
@@ -294,8 +284,5 @@ def dcgm_of(record: Mapping[str, Any]) -> dict[str, Any]:
     serials = {str(part.get("index", 0)): it["part"].get("serial", "") for it in record["installed"] if gpu}
     return {
         "DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": tests}]},
-        "metadata": {
-            "Driver Version Detected": record["versions"].get("NVIDIA driver", ""),
-            "gpu_serials": serials,
-        },
+        "metadata": {"Driver Version Detected": record["versions"].get("NVIDIA driver", ""), "gpu_serials": serials},
     }

@@ -40,9 +40,7 @@ class Tool(NamedTuple):
 
 
 _KERNEL = "journalctl -k -b -o short-iso --no-pager -n 4000 2>/dev/null || dmesg"
-_OF_IB = (
-    "for i in /sys/class/infiniband/{name}/device/net/*; do [ ! -e $i ] || ethtool {option} ${{i##*/}}; done"
-)
+_OF_IB = "for i in /sys/class/infiniband/{name}/device/net/*; do [ ! -e $i ] || ethtool {option} ${{i##*/}}; done"
 # every node; tools that a dead GPU can hang come last
 _NODE = (
     Tool("kernel-log", f"sh -c {shlex.quote(_KERNEL)}", 20, quick=True),
@@ -54,9 +52,7 @@ _NODE = (
 _PCI = Tool("lspci", "lspci -Dvvv -s {address}", 10, quick=True)
 _MEMORY = (
     Tool("dmidecode", "dmidecode -t 16 -t 17", 15),
-    Tool(
-        "edac", "grep -rs . /sys/devices/system/edac/mc --include=*_count --include=*label*", 10, quick=True
-    ),
+    Tool("edac", "grep -rs . /sys/devices/system/edac/mc --include=*_count --include=*label*", 10, quick=True),
     Tool("ras", "ras-mc-ctl --errors", 15),
     Tool("lscpu", "lscpu", 10),
 )
@@ -146,9 +142,7 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.-]", "_", text, flags=re.ASCII)
 
 
-def command_for(
-    parts: Iterable[Part], mark: str, *, full: bool, inventory: bool = False, log: str = ""
-) -> str:
+def command_for(parts: Iterable[Part], mark: str, *, full: bool, inventory: bool = False, log: str = "") -> str:
     """Return the program that reads a node's evidence. `mark`: a secret word with which it begins its own lines.
 
     `inventory`: also the serial numbers of all parts. `log`: that of a vendor's field diagnostic on the node.

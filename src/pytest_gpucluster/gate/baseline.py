@@ -34,18 +34,7 @@ VERSION = 1
 MOST_NODES = 5
 MAX_ANSWER = 1 << 16  # bytes; a longer answer is left out
 # what does not change while a node works
-STATIC = (
-    "gres",
-    "cpus",
-    "memory",
-    "features",
-    "partitions",
-    "version",
-    "cpus_effective",
-    "hostname",
-    "arch",
-    "system",
-)
+STATIC = ("gres", "cpus", "memory", "features", "partitions", "version", "cpus_effective", "hostname", "arch", "system")
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,7 @@ def own_node(cluster: Cluster, baseline: Baseline, given: str | None, environmen
         return names[0]
     if found is None:
         tried = ", ".join(dict.fromkeys(filter(None, candidates)))
-        raise ConfigError(
-            f"cluster {cluster.name} has no node {tried}: name it with --node, or use --profile alone"
-        )
+        raise ConfigError(f"cluster {cluster.name} has no node {tried}: name it with --node, or use --profile alone")
     return found
 
 
@@ -130,9 +128,7 @@ def with_own_gpus(cluster: Cluster, node: str, environment: Mapping[str, str]) -
     return cluster.model_copy(update={"not_applicable": {**cluster.not_applicable, **why}})
 
 
-def run_gate(
-    cluster: Cluster, node: str, request: GateRequest, baseline: Baseline, transport: Transport
-) -> GateResult:
+def run_gate(cluster: Cluster, node: str, request: GateRequest, baseline: Baseline, transport: Transport) -> GateResult:
     """Run the commands of all checks, and judge them."""
     begun = time.monotonic()
     # the entry of a node as it was, never its state: a gate does not query slurmctld
@@ -183,9 +179,7 @@ def _proofs(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> 
     return [*(it for suite in suites() if suite.name in of_suites for it in suite.proof), *stated]
 
 
-def _batches(
-    checks: Sequence[NodeCheck], session: ClusterSession, node: str
-) -> list[list[tuple[str, float]]]:
+def _batches(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> list[list[tuple[str, float]]]:
     """Return the commands, those of a suite in one shell: a tool that hangs costs no other suite; those alone in their own."""
     together: dict[str, dict[str, float]] = {}
     alone: dict[str, float] = {}
@@ -203,6 +197,4 @@ def _batches(
 def _names(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> dict[str, str]:
     """Return {command: how a person names it}."""
     probes = [probe for one in checks for probe in one.probes(session, node)]
-    return {
-        session.facts.rooted(it, it.command): for_parts(it.by_hand, ()) or it.name for it in reversed(probes)
-    }
+    return {session.facts.rooted(it, it.command): for_parts(it.by_hand, ()) or it.name for it in reversed(probes)}

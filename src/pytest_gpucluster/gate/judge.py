@@ -109,9 +109,7 @@ def judge_all(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -
     by_suite = {check: why for found in by_suites for check, why in found.items()}
     absent = {**session.cluster.not_applicable, **by_suite, **session.nodes[node].profile.absent}
     group = session.cluster.group_of(node)
-    contradicted = (
-        found(session).get(group.nodes) for found in parts_of_suites(lambda suite: suite.contradictions)
-    )
+    contradicted = (found(session).get(group.nodes) for found in parts_of_suites(lambda suite: suite.contradictions))
     unfit = next((one.reason for one in contradicted if one), "")
     results = []
     for one in checks:
@@ -161,7 +159,6 @@ def _without_common(verdict: Verdict, session: ClusterSession, node: str) -> Ver
     ]
     shared = common_findings(verdict.check, known, judged, places)
     findings = tuple(
-        replace(it, action=Action.CONFIGURE) if any(one.has(node, it) for one in shared) else it
-        for _, it in known
+        replace(it, action=Action.CONFIGURE) if any(one.has(node, it) for one in shared) else it for _, it in known
     )
     return replace(verdict, findings=findings)

@@ -43,18 +43,14 @@ def marker_lines() -> list[str]:
                 order = ast.literal_eval(words["order"]) if "order" in words else LAST
                 found.append((order, name, ast.literal_eval(words["markers"])))
             except ValueError:
-                raise SuiteError(
-                    f"the suite {name!r}: `markers` and `order` of its Suite must be literals"
-                ) from None
+                raise SuiteError(f"the suite {name!r}: `markers` and `order` of its Suite must be literals") from None
     return [*(line for _, _, lines in sorted(found) for line in lines), *MARKERS]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add one option; the others are added with it, so that they do not clash with another project's --slow."""
     _group(parser).addoption(
-        "--cluster",
-        metavar="NAME|PATH",
-        help="the cluster to test: sandbox, local, a name, or a YAML file",
+        "--cluster", metavar="NAME|PATH", help="the cluster to test: sandbox, local, a name, or a YAML file"
     )
 
 
@@ -145,18 +141,14 @@ def pytest_configure(config: pytest.Config) -> None:
         _refuse_suites_without_cluster(config)
     else:
         if not hasattr(option, "nodes"):
-            raise pytest.UsageError(
-                "--cluster: load the plugin by -p pytest_gpucluster.plugin, not from a conftest.py"
-            )
+            raise pytest.UsageError("--cluster: load the plugin by -p pytest_gpucluster.plugin, not from a conftest.py")
         from pytest_gpucluster.plugin import start  # only where --cluster is given
 
         start.register(config)
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """Explain a run without tests that selects a suite by its marker and has no --cluster."""
     if config.option.cluster is None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         words = set(re.findall(r"\w+", config.option.markexpr or ""))

@@ -33,14 +33,7 @@ from pytest_gpucluster.plugin.collection import choose, chosen, names_of
 from pytest_gpucluster.plugin.option_table import add_campaign
 from pytest_gpucluster.plugin.options import refuse_words
 from pytest_gpucluster.plugin.outputs import history_path
-from pytest_gpucluster.plugin.start import (
-    cost_of,
-    find_cluster,
-    first_contact,
-    is_free,
-    reserved_nodes,
-    with_options,
-)
+from pytest_gpucluster.plugin.start import cost_of, find_cluster, first_contact, is_free, reserved_nodes, with_options
 from pytest_gpucluster.report.verdict import BUDGET
 from pytest_gpucluster.report.words import labelled
 from pytest_gpucluster.run.record import clean, one_line
@@ -78,17 +71,13 @@ def _campaign(config: pytest.Config) -> int:
     if slurm is None:
         raise ConfigError(f"--campaign: cluster {cluster.name} has no scheduler: {cluster.why_no_slurm}")
     if getattr(option, "xmlpath", None):
-        raise ConfigError(
-            "--junitxml: a campaign has many runs, each with a junit.xml in its folder; leave it out"
-        )
+        raise ConfigError("--junitxml: a campaign has many runs, each with a junit.xml in its folder; leave it out")
     kinds = kinds_of(config, cluster)
     rules = make_rules(option, kinds, (*arguments, f"--history={path.absolute()}"))
     first_contact(cluster, slurm)
     reserved = reserved_nodes(cluster, slurm)
     signals.catch()
-    with closing(
-        CampaignStore(path, create=True, group=group_id(cluster.reports.group), wait=signals.pause)
-    ) as store:
+    with closing(CampaignStore(path, create=True, group=group_id(cluster.reports.group), wait=signals.pause)) as store:
         simulated = _is_simulated(cluster, slurm)
         campaign = open_campaign(store, cluster, option, kinds, tuple(reserved or ()), simulated=simulated)
         if campaign is None:
@@ -137,9 +126,7 @@ def open_campaign(
     if not nodes:
         show(_nothing_due(option.untested_for))
         return None
-    return store.open_campaign(
-        cluster.name, option.campaign, nodes, kinds, simulated=simulated, newest=newest
-    )
+    return store.open_campaign(cluster.name, option.campaign, nodes, kinds, simulated=simulated, newest=newest)
 
 
 def selected_nodes(cluster: Cluster, option: Any, reserved: Sequence[str] = ()) -> tuple[str, ...]:
@@ -158,13 +145,7 @@ def selected_nodes(cluster: Cluster, option: Any, reserved: Sequence[str] = ()) 
 
 
 def due_nodes(
-    store: CampaignStore,
-    cluster: str,
-    names: set[str],
-    nodes: Sequence[str],
-    newest: float,
-    *,
-    simulated: bool,
+    store: CampaignStore, cluster: str, names: set[str], nodes: Sequence[str], newest: float, *, simulated: bool
 ) -> tuple[str, ...]:
     """Return the nodes of which a suite has no good verdict since `newest`, oldest first."""
     ages = oldest_of(store, cluster, names, nodes, simulated=simulated)
@@ -217,9 +198,7 @@ def _keep_to_budget(config: pytest.Config) -> None:
     inventory = first_contact(cluster, slurm) if slurm is not None else {}
     reserved = reserved_nodes(cluster, slurm) if slurm is not None else None
     nodes = selected_nodes(cluster, option, tuple(reserved or ()))
-    free = [
-        node for node in nodes if is_free(node, cluster, inventory, reserved, wait=option.nodes is not None)
-    ]
+    free = [node for node in nodes if is_free(node, cluster, inventory, reserved, wait=option.nodes is not None)]
     if not free:
         raise ConfigError(f"{BUDGET}: Slurm can give none of {hostlist.fold(nodes)} to this run now")
     cost = cost_of(config, cluster, slurm, inventory, len(free), path)
@@ -237,9 +216,7 @@ def _keep_to_budget(config: pytest.Config) -> None:
         ordered = by_urgency(store, kind, names_of(config, slurm, cluster), boots, time.time())
     tested = {it.node for it in ordered[:number]}
     out = [node for node in nodes if node not in tested]
-    show(
-        f"{BUDGET} {option.budget}: tests {hostlist.fold(tested)}, most urgent first: {shown(ordered[:number])}"
-    )
+    show(f"{BUDGET} {option.budget}: tests {hostlist.fold(tested)}, most urgent first: {shown(ordered[:number])}")
     show(f"{BUDGET} {option.budget}: left out: {hostlist.fold(out)}")
     if cost.seconds is None:
         show(f"{BUDGET} {option.budget}: counts {format_duration(each)} for each node; {cost.text}")

@@ -101,9 +101,7 @@ def names_of(config: pytest.Config, slurm: Slurm | None, cluster: Cluster) -> se
 def idle(config: pytest.Config, slurm: Slurm | None, cluster: Cluster) -> dict[str, str]:
     """Return {suite: why there is nothing to test on this cluster}, of suites that the run leaves out for it."""
     selected = (
-        suite
-        for suite in suites()
-        if is_collected(suite, config) and selects(config.option.markexpr, _markers(suite))
+        suite for suite in suites() if is_collected(suite, config) and selects(config.option.markexpr, _markers(suite))
     )
     return {suite.name: why for suite in selected if (why := _why_idle(suite, config, slurm, cluster))}
 
@@ -252,9 +250,7 @@ class ItemSelection:
 
     def _rows(self, counts: Mapping[tuple[str, str, bool], Counter[str]]) -> Iterator[Required]:
         proofs = {suite.name: suite.proof for suite in suites()}
-        with_proof = {
-            suite for suite, check, _ in counts if matches(check, (*proofs.get(suite, ()), *self._required))
-        }
+        with_proof = {suite for suite, check, _ in counts if matches(check, (*proofs.get(suite, ()), *self._required))}
         of_suite: dict[str, dict[str, None]] = defaultdict(dict)
         together: dict[str, dict[str, None]] = defaultdict(dict)
         for (suite, _, whole), by_node in counts.items():
@@ -312,11 +308,7 @@ def choose(config: pytest.Config, folders: Sequence[str] = ()) -> list[str]:
     own = config.args
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
         # of a folder without a project only its own files: it may be a home folder
-        own = (
-            [str(here)]
-            if config.inipath is not None
-            else [str(path) for path in sorted(here.glob("test_*.py"))]
-        )
+        own = [str(here)] if config.inipath is not None else [str(path) for path in sorted(here.glob("test_*.py"))]
     for folder in folders:
         if not Path(folder).is_dir():
             raise ConfigError(f"suites: {folder} is not a folder")

@@ -149,9 +149,7 @@ class Controller(ClusterSession):
         if self.cluster.access == "ssh":
             self.channel = fleet = open_over_ssh(self.cluster, self.plan.testable)
             fleet.wait_started()
-            unreachable = {
-                node: Problem(ProblemKind.UNAVAILABLE, why.text) for node, why in fleet.lost.items()
-            }
+            unreachable = {node: Problem(ProblemKind.UNAVAILABLE, why.text) for node, why in fleet.lost.items()}
             if unreachable:
                 self._replan(self.inventory, unreachable)
             return
@@ -220,10 +218,7 @@ class Controller(ClusterSession):
         return self._open(slurm, dependency, progress)
 
     def _leave_out(
-        self,
-        fallen: Mapping[str, Problem],
-        inventory: Mapping[str, NodeInfo],
-        progress: Callable[[str], None],
+        self, fallen: Mapping[str, Problem], inventory: Mapping[str, NodeInfo], progress: Callable[[str], None]
     ) -> None:
         for node, problem in fallen.items():
             progress(f"{node} is left out: {clean(problem.text)}; requesting the other nodes again")
@@ -267,9 +262,7 @@ class Controller(ClusterSession):
         inventory = self.read_inventory(slurm)
         again = stillborn.keys() & self._stillborn
         self._stillborn |= stillborn.keys()
-        fallen = {
-            node: Problem(ProblemKind.LOST, stillborn[node].text, stillborn[node].code) for node in again
-        }
+        fallen = {node: Problem(ProblemKind.LOST, stillborn[node].text, stillborn[node].code) for node in again}
         for node in self.plan.testable:
             if (problem := judge_node(node, inventory, wait=True)) is not None:
                 fallen[node] = problem
@@ -342,9 +335,7 @@ class Controller(ClusterSession):
             try:
                 self.left_behind += clear(self, hurry=bool(signals.noted()))
             except GpuClusterError as error:  # the nodes are released nevertheless
-                self.left_behind.append(
-                    f"{suite.name}: what this run left on the nodes may still be there: {error}"
-                )
+                self.left_behind.append(f"{suite.name}: what this run left on the nodes may still be there: {error}")
 
     def let_agents_leave(self) -> None:
         """Begin to close the channel: the agents of a large fleet take a second to end."""
@@ -421,9 +412,7 @@ def open_over_ssh(cluster: Cluster, nodes: tuple[str, ...]) -> Fleet:
     return fleet_over_ssh(nodes, cluster.ssh, cluster.hosts)
 
 
-def make_request(
-    slurm: SlurmConfig, partition: str | None, gpus: int, nodes: tuple[str, ...]
-) -> AllocationRequest:
+def make_request(slurm: SlurmConfig, partition: str | None, gpus: int, nodes: tuple[str, ...]) -> AllocationRequest:
     """Put the cluster file's `slurm:` section into salloc's words."""
     return AllocationRequest(
         nodes=nodes,

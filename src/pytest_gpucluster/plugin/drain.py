@@ -206,10 +206,7 @@ def durable(log: EventLog) -> Callable[..., None]:
 
 
 def retest_reasons(
-    options: DrainOptions,
-    inventory: Mapping[str, NodeInfo],
-    reserved: frozenset[str] | None,
-    edited: Collection[str],
+    options: DrainOptions, inventory: Mapping[str, NodeInfo], reserved: frozenset[str] | None, edited: Collection[str]
 ) -> dict[str, str]:
     """Return the nodes drained by gpucluster that a run may undrain for its tests, with their reasons."""
     if not options.resume or options.dry or reserved is None:
@@ -367,9 +364,7 @@ class DrainPlugin:
         assert isinstance(self.session, Controller)  # who has the log
         self._read(log.model)
         write = durable(log)
-        actor = drain.DrainExecutor(
-            little_patience(slurm), write, log.run, dry=self.options.dry, shown=self._command
-        )
+        actor = drain.DrainExecutor(little_patience(slurm), write, log.run, dry=self.options.dry, shown=self._command)
         try:
             grounds = self._all_grounds(write)
             with self._locked():
@@ -403,11 +398,7 @@ class DrainPlugin:
             assert verdict is not None  # _failed holds no others
             why = self._confirmed.get(nodeid, "it was not repeated: its process has died")
             grounds = policy.Grounds(
-                node=result.node,
-                check=result.check,
-                action=verdict.action,
-                finding=_hardest(verdict),
-                unconfirmed=why,
+                node=result.node, check=result.check, action=verdict.action, finding=_hardest(verdict), unconfirmed=why
             )
             write(
                 "drain_confirm",
@@ -449,9 +440,7 @@ class DrainPlugin:
             reason = drain.read_reason(node, text)
             assert reason is not None  # start has read it
             retested = retest is not None and node in retest.running
-            why = self._not_passed(node, reason) or (
-                self._changed_meanwhile(actor, node, text) if retested else ""
-            )
+            why = self._not_passed(node, reason) or (self._changed_meanwhile(actor, node, text) if retested else "")
             if why or retested:
                 self._why[node] = why
                 actor.decide_resume(node, why, text)
@@ -466,11 +455,7 @@ class DrainPlugin:
     def _not_passed(self, node: str, reason: drain.DrainReason) -> str:
         problem = self.session.problem(node)
         if problem is not None:
-            hint = (
-                ""
-                if self.session.cluster.slurm.reservation
-                else "; --set slurm.reservation=NAME lets it be tested"
-            )
+            hint = "" if self.session.cluster.slurm.reservation else "; --set slurm.reservation=NAME lets it be tested"
             return f"it was not tested: {problem.text}{hint}"
         return policy.why_not_passed(reason, self._ends.get(node, {}), self._worse.get(node, ()))
 

@@ -42,9 +42,7 @@ class GroupedFailure:
         if crash is None or self._is_alone:
             return crash
         text = next(iter(findings(self._group)), "")
-        return Crash(
-            str(crash.path), crash.lineno, clean(f"{self._group.check} on {where(self._group)}: {text}")
-        )
+        return Crash(str(crash.path), crash.lineno, clean(f"{self._group.check} on {where(self._group)}: {text}"))
 
     def addsection(self, name: str, content: str, sep: str = "-") -> None:
         """Add a section with a heading."""

@@ -42,9 +42,7 @@ AT_ONCE = 8  # nodes; the channel has its own limit
 KEY = "gpucluster_evidence"  # of xdist's workeroutput
 
 
-def register_evidence(
-    config: pytest.Config, session: ClusterSession, log: EventLog | None, reports: Reports
-) -> None:
+def register_evidence(config: pytest.Config, session: ClusterSession, log: EventLog | None, reports: Reports) -> None:
     """Register the plugin, unless the evidence is off; after that of the drain, which then acts later."""
     when = config.option.evidence or session.cluster.evidence.when
     if when != "off":
@@ -56,13 +54,7 @@ class EvidencePlugin:
     """Registered in the controller, which has the log, and in every xdist worker, unless the evidence is off."""
 
     def __init__(
-        self,
-        config: pytest.Config,
-        session: ClusterSession,
-        log: EventLog | None,
-        reports: Reports,
-        *,
-        every: bool,
+        self, config: pytest.Config, session: ClusterSession, log: EventLog | None, reports: Reports, *, every: bool
     ) -> None:
         self.config, self.session, self.log, self.reports, self.every = config, session, log, reports, every
         self._parts: dict[str, dict[Part, str]] = {}  # node -> failed part -> item
@@ -131,9 +123,7 @@ class EvidencePlugin:
     def _of_node(self, node: str, parts: Sequence[Part], until: float) -> dict[str, Any]:
         """Return the fields of the event of one node, whatever goes wrong."""
         try:
-            return stored(
-                self._capture(node, parts, until), self.reports.folder, self.reports.group, until=until
-            )
+            return stored(self._capture(node, parts, until), self.reports.folder, self.reports.group, until=until)
         except Exception as error:  # noqa: BLE001 - evidence never ends a run
             return {"node": node, "problem": clean(one_line(error))}
 

@@ -64,9 +64,7 @@ LEAST_VERBOSE = -1  # -q; with -qq pytest shows no progress
 class Hooks:
     """Registered with pytest once a session is open, in the controller and in every xdist worker."""
 
-    def __init__(
-        self, config: pytest.Config, session: ClusterSession, log: EventLog | None, reports: Reports
-    ) -> None:
+    def __init__(self, config: pytest.Config, session: ClusterSession, log: EventLog | None, reports: Reports) -> None:
         self.config, self.session, self.log, self.reports = config, session, log, reports
         self.completeness = Completeness(config, session, log)
         self.item_reports = reporting.ItemReports(session, log, reports, self.completeness)
@@ -197,11 +195,7 @@ class Hooks:
         self._selection_logged = True
         log.write("selection", clean=self.session.selection)
         problems = self.session.plan.problems
-        gone = {
-            node: [it.kind.value, it.text]
-            for node, it in problems.items()
-            if node not in self._problems_logged
-        }
+        gone = {node: [it.kind.value, it.text] for node, it in problems.items() if node not in self._problems_logged}
         if gone:
             log.write("not_tested", nodes=gone)
 
@@ -250,12 +244,7 @@ class Hooks:
         suite = next((one for one in suites() if one.name == self.session.stopped_by), None)
         if suite is None or not suite.resume or self.log is None:
             return ""
-        words = [
-            *reporting.under_conditions(self.config),
-            "-m",
-            suite.name,
-            f"{suite.resume}={self.log.path}",
-        ]
+        words = [*reporting.under_conditions(self.config), "-m", suite.name, f"{suite.resume}={self.log.path}"]
         return f"; go on with: {shlex.join(words)}"
 
     def _write_baseline(self, log: EventLog) -> None:
@@ -288,12 +277,7 @@ class Hooks:
         if session.exitstatus in ENDED:
             untested = self.completeness.report_untested(session)
             unproved = self.completeness.report_unproved(session)
-            complaints = [
-                *expired(log.model),
-                *self.completeness.too_few(),
-                *self._missing_logs(),
-                *self.end.gaps(),
-            ]
+            complaints = [*expired(log.model), *self.completeness.too_few(), *self._missing_logs(), *self.end.gaps()]
             if session.exitstatus != pytest.ExitCode.TESTS_FAILED and not unproved:
                 nothing = self.completeness.nothing_executed()
                 complaints = [*(nothing or ([] if untested else self.completeness.not_proved())), *complaints]

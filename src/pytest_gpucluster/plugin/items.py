@@ -50,9 +50,7 @@ RECORD: pytest.StashKey[Record] = pytest.StashKey()
 class SuiteFile(pytest.File):
     """The file test_SUITE.py of a suite. `module`: its name. `known`: the facts that the plugin gives."""
 
-    def __init__(
-        self, *, module: str, run: ClusterSession, known: Mapping[Fact[Any], Any], **options: Any
-    ) -> None:
+    def __init__(self, *, module: str, run: ClusterSession, known: Mapping[Fact[Any], Any], **options: Any) -> None:
         super().__init__(**options)
         self.run, self._module, self.known = run, module, known
 
@@ -69,9 +67,7 @@ class SuiteFile(pytest.File):
         self.own_markers.extend(marks)
         self.keywords.update({mark.name: mark for mark in marks})
         facts = facts_of(module)
-        functions = [
-            it for name, it in vars(module).items() if name.startswith("test_") and inspect.isfunction(it)
-        ]
+        functions = [it for name, it in vars(module).items() if name.startswith("test_") and inspect.isfunction(it)]
         judges: list[Check[Any] | Callable[..., Any]] = [*tests.checks(), *functions]
         names = names_of(facts)
         made = [CheckTest(one, self, facts, names, tests.needs) for one in judges]
@@ -172,9 +168,7 @@ class CheckItem(pytest.Item):
 
     __slots__ = ("facts", "node_name", "prints", "record", "test", "value")  # a run has many thousands
 
-    def __init__(
-        self, *, test: CheckTest, node_name: str, value: Mapping[Fact[Any], Any], **options: Any
-    ) -> None:
+    def __init__(self, *, test: CheckTest, node_name: str, value: Mapping[Fact[Any], Any], **options: Any) -> None:
         super().__init__(**options)
         self.test, self.node_name, self.value = test, node_name, value
         self.record: Record | None = None  # while the item runs
@@ -189,9 +183,7 @@ class CheckItem(pytest.Item):
     obj = function = property(attrgetter("test.function"), doc="The function of the check.")
     originalname = property(attrgetter("test.name"), doc="The name without parameters.")
     module = property(attrgetter("test.module"), doc="The module of the file.")
-    fixturenames = property(
-        attrgetter("test.fixturenames"), doc="The facts that the item needs, directly or not."
-    )
+    fixturenames = property(attrgetter("test.fixturenames"), doc="The facts that the item needs, directly or not.")
 
     @property
     def location(self) -> tuple[str, int | None, str]:
@@ -293,9 +285,7 @@ def phases(item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.
 
 def marks_of(item: pytest.Item) -> frozenset[str]:
     """Return the names of an item's marks; those that all items of a test share are read once."""
-    return (
-        item.test.marks if type(item) is CheckItem else frozenset(mark.name for mark in item.iter_markers())
-    )
+    return item.test.marks if type(item) is CheckItem else frozenset(mark.name for mark in item.iter_markers())
 
 
 def one_per_test(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
@@ -344,9 +334,7 @@ class ItemProtocol:
                 continue
             report: pytest.TestReport = hook.pytest_runtest_makereport(item=item, call=call)
             hook.pytest_runtest_logreport(report=report)
-            if call.excinfo is not None and not isinstance(
-                call.excinfo.value, (pytest.skip.Exception, bdb.BdbQuit)
-            ):
+            if call.excinfo is not None and not isinstance(call.excinfo.value, (pytest.skip.Exception, bdb.BdbQuit)):
                 hook.pytest_exception_interact(node=item, call=call, report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
@@ -356,7 +344,5 @@ class ItemProtocol:
         hook = self._config.hook
         callers = [getattr(hook, f"pytest_runtest_{name}") for name in READERS]
         known = [it for caller in (*callers, hook.pytest_report_teststatus) for it in caller.get_hookimpls()]
-        known += [
-            it for it in hook.pytest_runtest_protocol.get_hookimpls() if not (it.wrapper or it.hookwrapper)
-        ]
+        known += [it for it in hook.pytest_runtest_protocol.get_hookimpls() if not (it.wrapper or it.hookwrapper)]
         return all(it.function.__module__.partition(".")[0] in NEUTRAL for it in known)

@@ -65,20 +65,11 @@ def _add_selection(add: Add) -> None:
         default=[],
         help="replace a value of the cluster file for this run, like --set slurm.reservation=maint; may be repeated",
     )
-    add(
-        "--profile",
-        metavar="NAME|PATH",
-        help="hardware profile of all nodes (default: those of the cluster file)",
-    )
+    add("--profile", metavar="NAME|PATH", help="hardware profile of all nodes (default: those of the cluster file)")
 
 
 def _add_run(add: Add) -> None:
-    add(
-        "--time",
-        metavar="TIME",
-        dest="time_limit",
-        help="time limit of the allocation: 90s, 10m, 4h, 01:30:00",
-    )
+    add("--time", metavar="TIME", dest="time_limit", help="time limit of the allocation: 90s, 10m, 4h, 01:30:00")
     add(
         "--report-dir",
         metavar="DIR",
@@ -137,11 +128,7 @@ def add_campaign(add: Add) -> None:
         metavar="TIME",
         help="end the campaign after this time (default: when every node in service has a verdict)",
     )
-    add(
-        "--campaign-window",
-        metavar="HH:MM-HH:MM",
-        help="start runs only within this daily window, local time",
-    )
+    add("--campaign-window", metavar="HH:MM-HH:MM", help="start runs only within this daily window, local time")
     add(
         "--max-nodes-at-once",
         metavar="N",

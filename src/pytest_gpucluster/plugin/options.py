@@ -39,9 +39,7 @@ BESIDE_BUDGET = {
 def refuse_words(option: Any) -> None:
     """Raise UsageError for words of the command line that mean nothing for a cluster, whatever it is."""
     if getattr(option, "dist", None) == "each":
-        raise pytest.UsageError(
-            "--dist=each: runs every test in every worker, on the same nodes: leave it out"
-        )
+        raise pytest.UsageError("--dist=each: runs every test in every worker, on the same nodes: leave it out")
     for name, word in (("-n", "numprocesses"), ("--maxprocesses", "maxprocesses")):
         value = getattr(option, word, None)
         if isinstance(value, int) and value < 0:
@@ -179,14 +177,10 @@ def unmatched_by(cluster: Cluster, site_files: Iterable[Path]) -> tuple[Unmatche
 
 def unmatched_waivers(cluster: Cluster, site_files: Iterable[Path]) -> list[str]:
     """Return a warning for each pattern of a waiver that matches no check of the shipped suites and these files."""
-    written = [
-        (one.at, [it for it in one.checks if not matches(AVAILABLE, (it,))]) for one in cluster.waivers
-    ]
+    written = [(one.at, [it for it in one.checks if not matches(AVAILABLE, (it,))]) for one in cluster.waivers]
     if not written:
         return []
-    unmatched, wrong = _unmatched(
-        written, site_files, also=(f"{suite.name}.{ENGINE_CHECK}" for suite in suites())
-    )
+    unmatched, wrong = _unmatched(written, site_files, also=(f"{suite.name}.{ENGINE_CHECK}" for suite in suites()))
     return [f"{unmatched.left[pattern]} of a waiver {unmatched.why(pattern)}" for pattern in wrong]
 
 

@@ -68,9 +68,7 @@ DISTRIBUTIONS = ("pytest", "pytest-xdist", "pytest-testinfra", "pydantic", "Clus
 NARROWING = ("nodes", "exclude_nodes")
 SCOPE = (*NARROWING, "budget", "set", "profile")
 # keys of the cluster file that decide which suites and nodes a run has
-CHOOSING = re.compile(
-    r"(nodes|groups|inventory|suites|not_applicable|slurm\.(partition|reservation|constraint))\b"
-)
+CHOOSING = re.compile(r"(nodes|groups|inventory|suites|not_applicable|slurm\.(partition|reservation|constraint))\b")
 
 
 def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
@@ -194,10 +192,7 @@ def _by_suite(run: Run, suites: Iterable[str], width: int) -> Iterator[tuple[str
         for node, by_suite in run.counts.items():
             if (found := cell(by_suite.get(suite, Counter()))) != EMPTY:
                 alike[found].append(node)
-        yield (
-            suite,
-            "; ".join(f"{short(nodes, width // NODES_SHARE)}: {found}" for found, nodes in alike.items()),
-        )
+        yield (suite, "; ".join(f"{short(nodes, width // NODES_SHARE)}: {found}" for found, nodes in alike.items()))
 
 
 def metric_table(run: Run, width: int) -> list[str]:
@@ -236,9 +231,7 @@ def unjudged_lines(run: Run, outcome: str) -> list[str]:
     lines = []
     for why, checks in run.unjudged.get(outcome, {}).items():
         names = sorted(checks)
-        lines.append(
-            f"{outcome}: {some(names, MAX_NAMES)} on {folded(sorted(set().union(*checks.values())))}: {why}"
-        )
+        lines.append(f"{outcome}: {some(names, MAX_NAMES)} on {folded(sorted(set().union(*checks.values())))}: {why}")
     return lines
 
 
@@ -283,15 +276,11 @@ def draw_cells(cells: Iterable[dict[str, Any]], width: int) -> list[str]:
     ordered = sorted(known, key=lambda put: (rows.index(put["row"]), columns.index(put["column"])))
     notes = list(dict.fromkeys(put["note"] for put in ordered if put["note"]))
     texts = {
-        (put["row"], put["column"]): put["text"]
-        + (f" [{notes.index(put['note']) + 1}]" if put["note"] else "")
+        (put["row"], put["column"]): put["text"] + (f" [{notes.index(put['note']) + 1}]" if put["note"] else "")
         for put in ordered
     }
     lines = [(row, *(texts.get((row, column), "") for column in columns)) for row in rows]
-    return [
-        *table(("", *columns), lines, width),
-        *(f"[{number}] {note}" for number, note in enumerate(notes, 1)),
-    ]
+    return [*table(("", *columns), lines, width), *(f"[{number}] {note}" for number, note in enumerate(notes, 1))]
 
 
 def cell(counter: Counter[str]) -> str:
@@ -305,10 +294,7 @@ def cell(counter: Counter[str]) -> str:
         "not checked": "not checked",
         "not tested": "not tested",
     }
-    return (
-        ", ".join(f"{counter[outcome]} {word}" for outcome, word in shown.items() if counter[outcome])
-        or EMPTY
-    )
+    return ", ".join(f"{counter[outcome]} {word}" for outcome, word in shown.items() if counter[outcome]) or EMPTY
 
 
 def header(session: ClusterSession, without_section: Sequence[str] = ()) -> list[str]:
@@ -336,9 +322,7 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
     for lines in filter(None, tables):
         yield from (*lines, "")
     for curve in run.curves[:MAX_CURVES]:
-        yield from draw(
-            curve["points"], width=min(100, width), title=f"{curve['title']}: bus bandwidth, GB/s"
-        )
+        yield from draw(curve["points"], width=min(100, width), title=f"{curve['title']}: bus bandwidth, GB/s")
         yield ""
     yield from unjudged_lines(run, "not applicable") if verbose else ()
     yield from unjudged_lines(run, "not checked")[:MAX_UNJUDGED]
@@ -496,9 +480,7 @@ PATIENCE = 30.0  # seconds for the receiver of a message
 class Notifier:
     """Sends one message about a run that changed something; the last writer of the run's end. `report`: prints a line."""
 
-    def __init__(
-        self, cluster: Cluster, log: EventLog, reports: Reports, report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, cluster: Cluster, log: EventLog, reports: Reports, report: Callable[[str], None]) -> None:
         self._wanted, self._log, self._reports, self._report = cluster.notify, log, reports, report
         # of the run before, whose folder is the latest one until the first result
         latest = reports.folder.parent / LATEST
@@ -582,12 +564,8 @@ def refuse(path: Path) -> None:
     if path.suffix != ".prom":
         raise GpuClusterError(f"reports.metrics: {path}: node_exporter reads files that end in .prom only")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise GpuClusterError(
-            f"reports.metrics: {path}: {path.parent} is not a folder that can be written to"
-        )
+        raise GpuClusterError(f"reports.metrics: {path}: {path.parent} is not a folder that can be written to")
     try:
         Folder(path.parent).close()
     except OSError as error:
-        raise GpuClusterError(
-            f"reports.metrics: {path}: {path.parent}: {error.strerror}; name another file"
-        ) from error
+        raise GpuClusterError(f"reports.metrics: {path}: {path.parent}: {error.strerror}; name another file") from error

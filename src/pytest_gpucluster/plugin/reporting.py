@@ -20,15 +20,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.drain.policy import own_reason
 from pytest_gpucluster.plugin.collection import NAME
-from pytest_gpucluster.plugin.items import (
-    WAIVED,
-    CheckItem,
-    marks_of,
-    needs_nodes,
-    node_of,
-    record_of,
-    suite_of,
-)
+from pytest_gpucluster.plugin.items import WAIVED, CheckItem, marks_of, needs_nodes, node_of, record_of, suite_of
 from pytest_gpucluster.plugin.option_table import attribute_of
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK, RUN_SUITE
@@ -193,9 +185,7 @@ def classify(report: pytest.TestReport) -> str | None:
     return "passed" if report.when == "call" else None
 
 
-def enrich(
-    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, session: ClusterSession
-) -> None:
+def enrich(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, session: ClusterSession) -> None:
     """Put the item's record, and on failure the annotation, into each report that is counted."""
     # what was captured too: XML cannot hold all that a node prints, and an environment holds secrets
     if report.sections:
@@ -218,16 +208,15 @@ def enrich(
 
 
 def _show_failure(
-    item: pytest.Item,
-    excinfo: pytest.ExceptionInfo[BaseException],
-    report: pytest.TestReport,
-    session: ClusterSession,
+    item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException], report: pytest.TestReport, session: ClusterSession
 ) -> None:
     record, plainly = record_of(item), report.__dict__["gpucluster"]
     told = plainly["annotation"] = annotation(item, record, session)
     error = excinfo.value
     if report.when == "call" and not isinstance(error, (AssertionError, pytest.fail.Exception)):
-        report.when = "setup"  # broken infrastructure or code is JUnit's <error>, wherever it shows: no verdict on the node
+        report.when = (
+            "setup"  # broken infrastructure or code is JUnit's <error>, wherever it shows: no verdict on the node
+        )
     if isinstance(error, (CheckFailed, GpuClusterError)):
         path, line, _ = item.location  # our traceback would tell an operator nothing
         report.longrepr = shown(path, (line or 0) + 1, clean(str(error)), told)
@@ -361,9 +350,7 @@ def after_return(node: str, session: ClusterSession, config: pytest.Config) -> s
     return f"{shlex.join([*under_conditions(config), f'--nodes={node}'])}  # first let who drained {node} resume it"
 
 
-def retest_line(
-    nodes: Sequence[str], checks: Iterable[str], session: ClusterSession, config: pytest.Config
-) -> str:
+def retest_line(nodes: Sequence[str], checks: Iterable[str], session: ClusterSession, config: pytest.Config) -> str:
     """Return the line that tests nodes which gpucluster drained for these checks, in a reservation, and resumes what passes."""
     known = {one.name for one in suites()}
     chosen = list(dict.fromkeys(check.partition(".")[0] for check in checks))
@@ -381,9 +368,7 @@ def retest_line(
     )
 
 
-def untested(
-    node: str, problem: Problem, session: ClusterSession, config: pytest.Config
-) -> list[pytest.TestReport]:
+def untested(node: str, problem: Problem, session: ClusterSession, config: pytest.Config) -> list[pytest.TestReport]:
     """Return the reports of a node that should have been tested and could not be: an error of a name that stays.
 
     As pytest's own: of the set-up, which failed, and of the teardown, after which other plugins take an item as ended.
@@ -412,12 +397,7 @@ def waivers_of_proof(suite: str, node: str, checks: Sequence[str], cluster: Clus
 
 
 def unproved(
-    suite: str,
-    node: str,
-    message: str,
-    waivers: tuple[Waiver, ...],
-    session: ClusterSession,
-    config: pytest.Config,
+    suite: str, node: str, message: str, waivers: tuple[Waiver, ...], session: ClusterSession, config: pytest.Config
 ) -> list[pytest.TestReport]:
     """Return the reports of a node ('': the cluster) that a suite has not proved: an error of a name that stays."""
     test: Sequence[str] = ()
@@ -431,13 +411,7 @@ def unproved(
 
 
 def _broken(
-    suite: str,
-    check: str,
-    node: str,
-    name: str,
-    message: str,
-    told: dict[str, Any],
-    waivers: tuple[Waiver, ...],
+    suite: str, check: str, node: str, name: str, message: str, told: dict[str, Any], waivers: tuple[Waiver, ...]
 ) -> list[pytest.TestReport]:
     """Return the reports of an item that pytest does not have: of its set-up, which failed, and of its teardown."""
     record = Record(suite, f"{suite}.{check}", node).as_dict() | {"annotation": told}
@@ -455,9 +429,7 @@ def _broken(
     return [broken, pytest.TestReport(outcome="passed", longrepr=None, when="teardown", **shared)]
 
 
-def of_run(
-    verdict: Verdict, name: str, session: ClusterSession, config: pytest.Config
-) -> list[pytest.TestReport]:
+def of_run(verdict: Verdict, name: str, session: ClusterSession, config: pytest.Config) -> list[pytest.TestReport]:
     """Return the reports of a failure that no item has, since it is of the cluster file: of its call, and of the teardown."""
     record = Record(RUN_SUITE, verdict.check, "")
     record.add(verdict)

@@ -56,11 +56,7 @@ class Completeness:
     def tested(self) -> set[str]:
         """Return the nodes on which something was executed, and that were there to the end."""
         states = self._model.proofs.nodes
-        return {
-            node
-            for node, state in states.items()
-            if state != NOT_TESTED and self._session.problem(node) is None
-        }
+        return {node for node, state in states.items() if state != NOT_TESTED and self._session.problem(node) is None}
 
     def nothing_executed(self) -> list[str]:
         """Complain where no check was executed, or no node was tested."""
@@ -179,9 +175,7 @@ STOPPED = "the run was stopped before the nodes were released"
 class LateChecks:
     """Registered in the controller and in every xdist worker."""
 
-    def __init__(
-        self, config: pytest.Config, session: ClusterSession, progress: Callable[[str], None]
-    ) -> None:
+    def __init__(self, config: pytest.Config, session: ClusterSession, progress: Callable[[str], None]) -> None:
         self._config, self._session, self._progress = config, session, progress
         self._held: list[dict[str, Any]] = []
 
@@ -198,9 +192,7 @@ class LateChecks:
         if late is None:
             return None
         hook = item.ihook
-        made = [
-            (call, hook.pytest_runtest_makereport(item=item, call=call)) for call in phases(item, nextitem)
-        ]
+        made = [(call, hook.pytest_runtest_makereport(item=item, call=call)) for call in phases(item, nextitem)]
         held = next((it for _, it in made if it.skipped and _waits(it)), None)
         if held is not None:
             self._held.append(_plain(item, held, self._session))
@@ -315,8 +307,7 @@ def _reports(
         "user_properties": pairs,
     }
     begun, ended = (
-        pytest.TestReport(outcome="passed", longrepr=None, when=when, **shared)
-        for when in ("setup", "teardown")
+        pytest.TestReport(outcome="passed", longrepr=None, when=when, **shared) for when in ("setup", "teardown")
     )
     report = pytest.TestReport(
         outcome=outcome,  # type: ignore[arg-type] # its literals

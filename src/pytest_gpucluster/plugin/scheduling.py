@@ -144,9 +144,7 @@ def unit_of(nodeid: str, dist: str) -> str:
 class LaneScheduling(LoadScheduling):
     """A scheduler of xdist. `lanes` returns the lane of every item, in their order; None: all are for any worker."""
 
-    def __init__(
-        self, config: pytest.Config, log: Producer, lanes: Callable[[], Sequence[str] | None]
-    ) -> None:
+    def __init__(self, config: pytest.Config, log: Producer, lanes: Callable[[], Sequence[str] | None]) -> None:
         super().__init__(config, log)
         self._lanes_of = lanes
         self.collection: list[str] | None = None
@@ -200,9 +198,7 @@ class LaneScheduling(LoadScheduling):
                 units.setdefault(unit_of(nodeid, dist) or str(index), []).append(index)
         self._units.extend(units.values())
         workers = self.nodes
-        self._owners = {
-            lane: workers[0 if lane == ALL else int(lane) % len(workers)] for lane in sorted(self._queues)
-        }
+        self._owners = {lane: workers[0 if lane == ALL else int(lane) % len(workers)] for lane in sorted(self._queues)}
 
     def check_schedule(self, node: WorkerController, duration: float = 0) -> None:  # xdist's
         """Give a worker its next items; end it where there is none for it."""
@@ -260,11 +256,7 @@ class NodeAccess:
     """Registered in the controller and in every xdist worker."""
 
     def __init__(
-        self,
-        session: ClusterSession,
-        collection: Collection,
-        log: EventLog | None,
-        progress: Callable[[str], None],
+        self, session: ClusterSession, collection: Collection, log: EventLog | None, progress: Callable[[str], None]
     ) -> None:
         self._session, self._collection, self._log, self._progress = session, collection, log, progress
         # test -> the probes whose facts no later test reads
@@ -276,9 +268,7 @@ class NodeAccess:
         worker = self._session
         if not isinstance(worker, Worker) or worker.relay is None:
             return
-        leases = [
-            item.stash.setdefault(LEASE, lease_of(item, worker.nodes, worker.lanes)) for item in session.items
-        ]
+        leases = [item.stash.setdefault(LEASE, lease_of(item, worker.nodes, worker.lanes)) for item in session.items]
         worker.orderly = any(lease.load for lease in leases)
         worker.relay.call("item_lanes", [lease.lane for lease in leases])
 
@@ -321,9 +311,7 @@ class NodeAccess:
             if not self._session.contradictions:
                 self._session.contradictions = contradictions(self._session)
             node.workerinput["gpucluster"] = self._session.hand_over(node.workerinput["workercount"])
-            node.workerinput["gpucluster_reports"] = str(
-                self._log.path.parent.absolute() if self._log else "."
-            )
+            node.workerinput["gpucluster_reports"] = str(self._log.path.parent.absolute() if self._log else ".")
 
     def _get_nodes(self, submitting: list[Suite], *, too_early: bool = False) -> None:
         """Allocate the nodes, or end the run. `too_early`: pytest shows no summary."""

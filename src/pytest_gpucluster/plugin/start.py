@@ -99,11 +99,7 @@ def shell_warning(cluster: Cluster, slurm: Mapping[str, str], limits: Mapping[st
         for found in parts_of_suites(lambda suite: suite.least_limits)
         for name, value in found(cluster).items()
     }
-    lower = [
-        name
-        for name in inherited_limits(slurm)
-        if name in least and limits.get(name, math.inf) < least[name][0]
-    ]
+    lower = [name for name in inherited_limits(slurm) if name in least and limits.get(name, math.inf) < least[name][0]]
     if not lower:
         return {}
     shown = (
@@ -178,9 +174,7 @@ def register(config: pytest.Config) -> None:
     config.pluginmanager.register(hooks.late, "gpucluster-late-checks")
     collection = Collection(config, session)
     config.pluginmanager.register(collection, "gpucluster-collection")
-    config.pluginmanager.register(
-        NodeAccess(session, collection, log, hooks.write_message), "gpucluster-nodes"
-    )
+    config.pluginmanager.register(NodeAccess(session, collection, log, hooks.write_message), "gpucluster-nodes")
     if log is not None:
         config.pluginmanager.register(ItemProtocol(config), "gpucluster-items")
         config.pluginmanager.register(ProfileCheck(session, config), "gpucluster-profile")
@@ -197,11 +191,7 @@ def register(config: pytest.Config) -> None:
 
 
 def _add_writers(
-    config: pytest.Config,
-    hooks: Hooks,
-    metrics_file: MetricsFile,
-    history: HistoryWriter | None,
-    log: EventLog,
+    config: pytest.Config, hooks: Hooks, metrics_file: MetricsFile, history: HistoryWriter | None, log: EventLog
 ) -> None:
     """Register what writes the reports at the end of the run."""
     session, reports = hooks.session, hooks.reports
@@ -286,9 +276,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     run = _run_id()
     keep, full = cluster.reports.keep, is_full(config)
     log = open_log(option, run, reports, keep=keep, full=full) if runs_tests(option) else None
-    drained = {
-        node for node in plan.selected if node not in edited and drained_by_gpucluster(inventory, node)
-    }
+    drained = {node for node in plan.selected if node not in edited and drained_by_gpucluster(inventory, node)}
     on_trial = {node: reason for node, reason in to_retest.items() if node in plan.selected}
     retest = None
     if on_trial and slurm is not None and log is not None:
@@ -371,15 +359,10 @@ def cost_of(
     names, words = names_of(config, slurm, cluster), [str(word) for word in config.invocation_params.args]
     planned = 0.0
     if names <= {suite.name for suite in suites() if suite.on_request is not None}:
-        planned = max(
-            (it.configure(config.option, cluster)[1] for it in requested(config.option)), default=0.0
-        )
+        planned = max((it.configure(config.option, cluster)[1] for it in requested(config.option)), default=0.0)
     earlier: list[EarlierRun] = []
     if not planned and path is not None and path.exists():
-        kind, known = (
-            (cluster.name, shows_simulated(cluster, inventory, inventory)),
-            [it.name for it in suites()],
-        )
+        kind, known = ((cluster.name, shows_simulated(cluster, inventory, inventory)), [it.name for it in suites()])
         with contextlib.suppress(GpuClusterError), contextlib.closing(History(path)) as history:
             earlier = earlier_runs(history, kind, names, known, words)
     return estimate(earlier, nodes, cluster.slurm.time, planned=planned, partial=is_partial(words))
@@ -412,9 +395,7 @@ def open_log(option: Any, run: str, reports: Reports, *, keep: int, full: bool) 
     try:
         reports.runs = RunFolder(root, run, most=keep, full=full, group=reports.group)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write {root}: {error.strerror}: --report-dir=DIR names another folder"
-        ) from error
+        raise ConfigError(f"cannot write {root}: {error.strerror}: --report-dir=DIR names another folder") from error
     reports.folder = reports.runs.path
     log = EventLog(reports.folder / EVENTS, run, reports.group)
     if named := getattr(option, "xmlpath", None):  # none with -p no:junitxml
@@ -472,9 +453,7 @@ def find_cluster(option: Any, notes: list[str]) -> Cluster:
     if not sandbox.running:
         with refused():
             sandbox.up()
-        notes.append(
-            "sandbox: started for this run, and continues after it; stop it with: gpucluster sandbox down"
-        )
+        notes.append("sandbox: started for this run, and continues after it; stop it with: gpucluster sandbox down")
     return load_cluster(str(sandbox.cluster_file), profile=option.profile, changes=option.set)
 
 
@@ -543,6 +522,4 @@ def check_partitions(cluster: Cluster, slurm: Slurm) -> None:
         for name in partition.split(","):
             if name not in there:
                 known = ", ".join(sorted(there))
-                raise ConfigError(
-                    f"cluster {cluster.name}: partition {name!r} does not exist; Slurm has {known}"
-                )
+                raise ConfigError(f"cluster {cluster.name}: partition {name!r} does not exist; Slurm has {known}")

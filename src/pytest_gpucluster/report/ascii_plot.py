@@ -22,26 +22,8 @@ MIN_WIDTH = 30
 _MIN_HEIGHT = 3
 STEPS = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)  # the axis ends at one of these times a power of ten
 _GAP = 4  # columns between two size labels, at least
-_UNICODE = {
-    "line": "·",
-    "point": "●",
-    "low": "▼",
-    "bound": "━",
-    "axis": "│",
-    "corner": "└",
-    "base": "─",
-    "tick": "┬",
-}
-_ASCII = {
-    "line": ".",
-    "point": "o",
-    "low": "X",
-    "bound": "=",
-    "axis": "|",
-    "corner": "+",
-    "base": "-",
-    "tick": "+",
-}
+_UNICODE = {"line": "·", "point": "●", "low": "▼", "bound": "━", "axis": "│", "corner": "└", "base": "─", "tick": "┬"}
+_ASCII = {"line": ".", "point": "o", "low": "X", "bound": "=", "axis": "|", "corner": "+", "base": "-", "tick": "+"}
 
 
 def fits(width: int) -> bool:
@@ -63,17 +45,13 @@ def draw(
     Sizes of 0 and values that are not finite are left out. `thresholds` is {size: lowest accepted GB/s}.
     """
     bounds = {size: bound for size, bound in (thresholds or {}).items() if size > 0 and math.isfinite(bound)}
-    known = sorted(
-        (size, value) for size, value in points if size > 0 and math.isfinite(value) and value >= 0
-    )
+    known = sorted((size, value) for size, value in points if size > 0 and math.isfinite(value) and value >= 0)
     if not known or not fits(width):
         return []
     marks = _UNICODE if unicode else _ASCII
     top = round_up(max([value for _, value in known] + [*bounds.values()]), STEPS)
     rows = max(_MIN_HEIGHT, height)
-    labels = {
-        number: _label(top * (rows - 1 - number) / (rows - 1)) for number in (0, (rows - 1) // 2, rows - 1)
-    }
+    labels = {number: _label(top * (rows - 1 - number) / (rows - 1)) for number in (0, (rows - 1) // 2, rows - 1)}
     gutter = max(4, *(len(label) for label in labels.values()))
     area = _Area([size for size, _ in known] + [*bounds], top, width - gutter - 3, rows)
     cells = _paint(area, known, bounds, marks)

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_folder import RunFolder
 
 # these may lead to plain files, which must not be replaced
-_STREAMS = (
-    "/dev/std",
-    "/dev/fd/",
-    "/proc/self/fd/",
-)
+_STREAMS = ("/dev/std", "/dev/fd/", "/proc/self/fd/")
 
 
 class Reports:

@@ -27,9 +27,7 @@ def settle(run: Run) -> None:
 
     Changed are `run.common`, `results`, `groups` and `counts`. The totals remain: as many items failed.
     """
-    failing = {
-        result.check for result in run.results if result.node and result.outcome == "failed"
-    } - run.settled
+    failing = {result.check for result in run.results if result.node and result.outcome == "failed"} - run.settled
     run.settled |= failing
     at: dict[str, list[int]] = defaultdict(list)
     for number, result in enumerate(run.results) if failing else ():
@@ -71,9 +69,7 @@ def _owner(found: Iterable[CommonFinding], result: Result, finding: Finding) -> 
 
 def _rewritten(run: Run, result: Result, found: Sequence[CommonFinding]) -> Result:
     """Return a failure whose common findings have the action `configure`; its others keep theirs."""
-    owners = [
-        (finding.action or Action.MONITOR, _owner(found, result, finding)) for finding in _findings(result)
-    ]
+    owners = [(finding.action or Action.MONITOR, _owner(found, result, finding)) for finding in _findings(result)]
     common = next((owner for _, owner in owners if owner is not None), None)
     if common is None:
         return result
@@ -81,13 +77,9 @@ def _rewritten(run: Run, result: Result, found: Sequence[CommonFinding]) -> Resu
     verdicts = []
     for verdict in result.verdicts:
         mine = [(it, *next(rest)) for it in verdict.findings]
-        findings = tuple(
-            replace(it, action=Action.CONFIGURE if owner else action) for it, action, owner in mine
-        )
+        findings = tuple(replace(it, action=Action.CONFIGURE if owner else action) for it, action, owner in mine)
         own = [action for _, action, owner in mine if owner is None]
-        changed = replace(
-            verdict, findings=findings, action=max(own, key=list(Action).index, default=Action.CONFIGURE)
-        )
+        changed = replace(verdict, findings=findings, action=max(own, key=list(Action).index, default=Action.CONFIGURE))
         if mine and not own:
             changed = replace(changed, cause=_cause(common, verdict.cause), hint=_hint(common, verdict.hint))
         verdicts.append(changed if mine else verdict)

@@ -93,9 +93,7 @@ def convert_log(path: Path) -> bool:
 
     GpuClusterError where a run still writes it, or its folder is signed.
     """
-    signed = next(
-        (it for it in path.resolve().parents[:3] if any((it / name).exists() for name in SIGNATURES)), None
-    )
+    signed = next((it for it in path.resolve().parents[:3] if any((it / name).exists() for name in SIGNATURES)), None)
     if signed is not None or is_written(path):
         why = "the run still writes it" if signed is None else f"{signed} is signed: convert a copy"
         raise GpuClusterError(f"{path}: not converted: {why}")

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 RUNS = 10  # whose median counts
 SEARCHED = 50  # newest runs among which they are
 WHOLE = 0.8  # of the checks of the largest of them: one with fewer tested a part of the suites
-PARTIAL = (
-    "-k",
-    "--lf",
-    "--last-failed",
-    "--deselect",
-    "::",
-)  # words of a run that tests a part of its suites
+PARTIAL = ("-k", "--lf", "--last-failed", "--deselect", "::")  # words of a run that tests a part of its suites
 LONGER = ("--slow", "--intrusive", "--until")  # options whose runs are compared with their like only
 
 
@@ -85,11 +79,7 @@ def estimate(
 
 
 def earlier_runs(
-    history: History,
-    kind: tuple[str, bool],
-    names: Collection[str],
-    known: Collection[str],
-    words: Sequence[str] = (),
+    history: History, kind: tuple[str, bool], names: Collection[str], known: Collection[str], words: Sequence[str] = ()
 ) -> list[EarlierRun]:
     """Return the last complete runs of exactly these suites, newest first.
 

@@ -147,16 +147,7 @@ class History(HistoryFile):
             good = run.complete and (node in run.fit if node else count["passed"] > 0 and not red)
             unjudged = sum(count.values()) - count["passed"] - red
             rows.append(
-                (
-                    known[node],
-                    run.started,
-                    number,
-                    good,
-                    count["passed"],
-                    count["failed"],
-                    count["error"],
-                    unjudged,
-                )
+                (known[node], run.started, number, good, count["passed"], count["failed"], count["error"], unjudged)
             )
         self._db.executemany("INSERT INTO node_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
         return known
@@ -175,9 +166,7 @@ class History(HistoryFile):
 
     def _node_ids(self, cluster: str, *, simulated: bool) -> dict[str, int]:
         return dict(
-            self._db.execute(
-                "SELECT name, id FROM nodes WHERE cluster = ? AND simulated = ?", (cluster, simulated)
-            )
+            self._db.execute("SELECT name, id FROM nodes WHERE cluster = ? AND simulated = ?", (cluster, simulated))
         )
 
     def _insert_items(self, run: Recorded, number: int, nodes: dict[str, int]) -> None:
@@ -196,11 +185,7 @@ class History(HistoryFile):
         )
         self._db.executemany(
             "INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (number, key, *_columns(it))
-                for key, item in zip(ids, run.items, strict=True)
-                for it in item.findings
-            ],
+            [(number, key, *_columns(it)) for key, item in zip(ids, run.items, strict=True) for it in item.findings],
         )
 
     def _items(self, cluster: str, *, simulated: bool) -> dict[tuple[int, str], int]:
@@ -227,21 +212,12 @@ class History(HistoryFile):
             ],
         )
         known = self._series(run) if missing else known
-        good = {
-            node
-            for (node,) in self._db.execute("SELECT node FROM node_runs WHERE run = ? AND good", (number,))
-        }
+        good = {node for (node,) in self._db.execute("SELECT node FROM node_runs WHERE run = ? AND good", (number,))}
         waived = {(item.node, item.check) for item in run.items if item.outcome == "waived"}
         self._db.executemany(
             "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?)",
             [
-                (
-                    known[key],
-                    run.started,
-                    number,
-                    it.metric.number,
-                    _is_fit(it, good=key[0] in good, waived=waived),
-                )
+                (known[key], run.started, number, it.metric.number, _is_fit(it, good=key[0] in good, waived=waived))
                 for key, it in zip(keys, run.metrics, strict=True)
             ],
         )
@@ -256,9 +232,7 @@ class History(HistoryFile):
         return {tuple(row[:5]): row[5] for row in rows}
 
     def _by_address(
-        self,
-        missing: Iterable[tuple[tuple[object, ...], ItemMetric]],
-        known: Mapping[tuple[object, ...], int],
+        self, missing: Iterable[tuple[tuple[object, ...], ItemMetric]], known: Mapping[tuple[object, ...], int]
     ) -> None:
         """Give series that an earlier version kept by number to the part that has this number."""
         numbers = ((key[-1], known.get((*key[:-1], it.metric.device))) for key, it in missing)
@@ -299,9 +273,7 @@ class History(HistoryFile):
                 (past.cluster, past.simulated, EVERY_NODE if node is None else node, past.started),
             )
 
-    def change_work(
-        self, numbers: Sequence[int], state: str, *, who: str, note: str, at: float
-    ) -> list[WorkItem]:
+    def change_work(self, numbers: Sequence[int], state: str, *, who: str, note: str, at: float) -> list[WorkItem]:
         """Give items of the punch list a state, all or none; ConfigError where that cannot be."""
         with self._readable_errors(), self._transaction():
             return self.work.change(numbers, state, who, note, at)
@@ -317,13 +289,9 @@ class History(HistoryFile):
                 ).fetchall()
                 old = [key for key, good, rank, among in rows if rank > count and not (good and among == 1)]
                 self._delete(old)
-                for table, rows_in, column in (
-                    ("series", "metrics", "series"),
-                    ("items", "verdicts", "item"),
-                ):
+                for table, rows_in, column in (("series", "metrics", "series"), ("items", "verdicts", "item")):
                     self._db.execute(
-                        f"DELETE FROM {table} WHERE NOT EXISTS "
-                        f"(SELECT 1 FROM {rows_in} WHERE {column} = {table}.id)"
+                        f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM {rows_in} WHERE {column} = {table}.id)"
                     )
             if old:
                 self._db.execute("VACUUM")
@@ -339,16 +307,12 @@ class History(HistoryFile):
     def clusters(self) -> tuple[str, ...]:
         """Return the names of the clusters that have runs here."""
         with self._readable_errors():
-            return tuple(
-                name for (name,) in self._db.execute("SELECT DISTINCT cluster FROM runs ORDER BY cluster")
-            )
+            return tuple(name for (name,) in self._db.execute("SELECT DISTINCT cluster FROM runs ORDER BY cluster"))
 
     def nodes(self, cluster: str) -> tuple[str, ...]:
         """Return the names of a cluster's nodes; '' is what is about no single node."""
         with self._readable_errors():
-            rows = self._db.execute(
-                "SELECT DISTINCT name FROM nodes WHERE cluster = ? ORDER BY name", (cluster,)
-            )
+            rows = self._db.execute("SELECT DISTINCT name FROM nodes WHERE cluster = ? ORDER BY name", (cluster,))
             return tuple(name for (name,) in rows)
 
     def runs(self, cluster: str, count: int = 20) -> tuple[Past, ...]:
@@ -399,11 +363,7 @@ class History(HistoryFile):
         known = self.runs(cluster, 5)
         what = {LAST: "no run", LAST_GOOD: "no good run"}.get(name, f"no run {name!r}")
         earlier = f" before {before.run}" if before is not None and name in (LAST, LAST_GOOD) else ""
-        has = (
-            f"the last are {_listed(known)}"
-            if known
-            else f"it has clusters: {', '.join(self.clusters()) or 'none'}"
-        )
+        has = f"the last are {_listed(known)}" if known else f"it has clusters: {', '.join(self.clusters()) or 'none'}"
         raise ConfigError(f"history {self.path}: {what} of cluster {cluster}{earlier}; {has}")
 
     def compare(self, past: Past, against: Past | None = None) -> Comparison:
@@ -495,9 +455,7 @@ class History(HistoryFile):
                 (cluster, node, *wanted),
             ).fetchall()
 
-    def node_acts(
-        self, cluster: str, node: str, *, simulated: bool
-    ) -> list[tuple[float, str, str, str, str]]:
+    def node_acts(self, cluster: str, node: str, *, simulated: bool) -> list[tuple[float, str, str, str, str]]:
         """Return (time, result, user, run, reason) of what all runs did to a node in Slurm, newest first."""
         with self._readable_errors():
             return self._db.execute(
@@ -506,9 +464,7 @@ class History(HistoryFile):
                 (cluster, simulated, node),
             ).fetchall()
 
-    def node_values(
-        self, cluster: str, node: str, *, simulated: bool, count: int = 20
-    ) -> list[MetricHistory]:
+    def node_values(self, cluster: str, node: str, *, simulated: bool, count: int = 20) -> list[MetricHistory]:
         """Return the metrics of a node over its last runs."""
         with self._readable_errors():
             series = self._db.execute(
@@ -529,17 +485,14 @@ class History(HistoryFile):
             return found
 
     def _id(self, past: Past) -> int:
-        row = self._db.execute(
-            "SELECT id FROM runs WHERE cluster = ? AND run = ?", (past.cluster, past.run)
-        ).fetchone()
+        row = self._db.execute("SELECT id FROM runs WHERE cluster = ? AND run = ?", (past.cluster, past.run)).fetchone()
         if row is None:
             raise ConfigError(f"history {self.path}: no run {past.run!r} of cluster {past.cluster}")
         return int(row[0])
 
     def _past(self, where: str, values: Sequence[Any], count: int = 1) -> tuple[Past, ...]:
         rows = self._db.execute(
-            f"SELECT {_PAST} FROM runs WHERE {where} ORDER BY started DESC, id DESC LIMIT ?",
-            (*values, count),
+            f"SELECT {_PAST} FROM runs WHERE {where} ORDER BY started DESC, id DESC LIMIT ?", (*values, count)
         )
         return tuple(_made(row) for row in rows)
 
@@ -591,15 +544,7 @@ class History(HistoryFile):
                 "SELECT m.value FROM nodes n JOIN series s ON s.node = n.id JOIN metrics m ON m.series = s.id "
                 'WHERE n.cluster = ? AND n.simulated = ? AND n.name = ? AND s."check" = ? AND s.name = ? AND s.unit = ? '
                 "AND s.device = ? AND (m.started, m.run) <= (?, ?) ORDER BY m.started DESC, m.run DESC LIMIT ?",
-                (
-                    past.cluster,
-                    past.simulated,
-                    item.node,
-                    *series_key(item),
-                    past.started,
-                    number,
-                    WINDOW + 1,
-                ),
+                (past.cluster, past.simulated, item.node, *series_key(item), past.started, number, WINDOW + 1),
             ).fetchall()
             found[place] = replace(found[place], values=tuple(value for (value,) in reversed(rows)))
         return tuple(found)
@@ -622,9 +567,7 @@ class History(HistoryFile):
 
     def _before(self, node: int, check: str, past: Past, against: Past | None) -> str | None:
         """Return how an item ended in the other run, or in the node's last good run that has it."""
-        item = self._db.execute(
-            'SELECT id FROM items WHERE node = ? AND "check" = ?', (node, check)
-        ).fetchone()
+        item = self._db.execute('SELECT id FROM items WHERE node = ? AND "check" = ?', (node, check)).fetchone()
         if item is None:
             return None
         values: list[object]
@@ -651,10 +594,7 @@ class History(HistoryFile):
         medians: dict[tuple[str, ...], list[float]] = defaultdict(list)
         columns = '"check", name, unit, device, median'
         for past in earlier:
-            for *key, median in self._db.execute(
-                f"SELECT {columns} FROM fleet WHERE run = ?",
-                (self._id(past),),
-            ):
+            for *key, median in self._db.execute(f"SELECT {columns} FROM fleet WHERE run = ?", (self._id(past),)):
                 medians[tuple(key)].append(median)
         now = {
             tuple(key): median
@@ -662,20 +602,13 @@ class History(HistoryFile):
         }
         return {
             key: FleetHistory(
-                now.get(key),
-                statistics.median(medians[key]) if key in medians else None,
-                len(medians.get(key, ())),
+                now.get(key), statistics.median(medians[key]) if key in medians else None, len(medians.get(key, ()))
             )
             for key in {*now, *medians}
         }
 
     def _gone(
-        self,
-        number: int,
-        past: Past,
-        against: Past | None,
-        there: set[int],
-        fleet: dict[tuple[str, ...], FleetHistory],
+        self, number: int, past: Past, against: Past | None, there: set[int], fleet: dict[tuple[str, ...], FleetHistory]
     ) -> Iterator[Change]:
         """Yield the metrics that a node's last good run has and this one lacks, though their check passed."""
         passed = {

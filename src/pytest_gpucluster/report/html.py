@@ -141,12 +141,9 @@ def _record(run: Run) -> dict[str, Any]:
         ),
         "not_tested": not_tested(run),
         "criteria": [
-            {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source")}
-            for group in groups
+            {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source")} for group in groups
         ],
-        "not_applicable": {
-            _text(key): _text(why) for key, why in as_dict(start.get("not_applicable")).items()
-        },
+        "not_applicable": {_text(key): _text(why) for key, why in as_dict(start.get("not_applicable")).items()},
         "version": _text(as_dict(start.get("versions")).get("pytest-gpucluster")),
     }
 
@@ -167,10 +164,7 @@ def _environment(run: Run) -> list[tuple[str, str]]:
     ]
     finish = run.finish or {}
     processes = ", ".join(f"{_text(k)} {_text(v)}" for k, v in as_dict(finish.get("processes")).items())
-    rows += [
-        ("processes started", processes),
-        ("exit status", _text(finish.get("exit", "the run did not end"))),
-    ]
+    rows += [("processes started", processes), ("exit status", _text(finish.get("exit", "the run did not end")))]
     return [(name, value) for name, value in rows if value]
 
 
@@ -191,17 +185,10 @@ def _failures(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
         retried[one["check"], one["outcome"], like].append(one["node"] or CLUSTER)
     rest = groups[MAX_GROUPS:]
     tried = sorted(retried.items())[:MAX_LINES]
-    return {
-        "failures": sections,
-        "retried": tried,
-        "brief": rest[:MAX_LINES],
-        "dropped": max(0, len(rest) - MAX_LINES),
-    }
+    return {"failures": sections, "retried": tried, "brief": rest[:MAX_LINES], "dropped": max(0, len(rest) - MAX_LINES)}
 
 
-def _section(
-    run: Run, group: FailureGroup, anchor: str, rows: list[FindingRow], left_out: int
-) -> dict[str, Any]:
+def _section(run: Run, group: FailureGroup, anchor: str, rows: list[FindingRow], left_out: int) -> dict[str, Any]:
     slurm = sorted(group.slurm.items(), key=lambda pair: -len(pair[1]))
     return {
         "group": group,
@@ -274,18 +261,13 @@ def _acts(run: Run) -> list[dict[str, Any]]:
     for event in run.acts:
         named = event.get("nodes") if isinstance(event.get("nodes"), list) else [event.get("node")]
         nodes = [_text(node) for node in named or () if node]
-        fields = [
-            f"{_text(k)}: {_joined(v)}"
-            for k, v in event.items()
-            if k not in _SHOWN and v not in ("", None, [])
-        ]
+        fields = [f"{_text(k)}: {_joined(v)}" for k, v in event.items() if k not in _SHOWN and v not in ("", None, [])]
         details = "; ".join(fields)
         name, like = _text(event.get("event")), details
         for node in nodes:
             like = re.sub(rf"\b{re.escape(node)}\b", "NODE", like)
         row = rows.setdefault(
-            (name, like),
-            {"time": clock(event.get("time"), run), "act": name, "details": details, "nodes": []},
+            (name, like), {"time": clock(event.get("time"), run), "act": name, "details": details, "nodes": []}
         )
         if row["nodes"]:
             row["details"] = like

@@ -68,11 +68,7 @@ def _read(bad: _Bad, group: FailureGroup) -> Iterator[dict[str, Any]]:
         shown: dict[str, Any] = {"number": "", "where": part.name, "measured": measured}
         if part.kind == "pair" and len(part.nodes) == 2:
             one, other = part.nodes
-            shown |= {
-                "number": len(bad.links) + 1,
-                "kind": "slow link",
-                "where": f"{one} \N{EN DASH} {other}",
-            }
+            shown |= {"number": len(bad.links) + 1, "kind": "slow link", "where": f"{one} \N{EN DASH} {other}"}
             bad.links[one, other] = measured
         elif part.kind == "leaf":
             shown["kind"] = "slow leaf switch"
@@ -103,9 +99,7 @@ def _picture(leaves: Mapping[str, Sequence[str]], bad: _Bad) -> Markup:
     for number, ((one, other), measured) in enumerate(list(bad.links.items())[:MAX_LINKS], 1):
         if one in position and other in position:
             parts += _link(number, f"{one} - {other}: {measured}", position[one], position[other])
-    words = [f"slow link {one} - {other}" for one, other in bad.links] + [
-        f"slow leaf switch {it}" for it in bad.leaves
-    ]
+    words = [f"slow link {one} - {other}" for one, other in bad.links] + [f"slow leaf switch {it}" for it in bad.leaves]
     return svg.picture(width, y, f"fabric: {', '.join(words[:MAX_LINKS]) or 'undecided'}", parts)
 
 

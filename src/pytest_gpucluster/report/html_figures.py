@@ -32,10 +32,7 @@ def bandwidth(run: Run) -> list[dict[str, Any]]:
     by_title = grouped((curve["title"], curve) for curve in run.curves)
     for title, drawn in by_title.items():
         bounds = run.bounds.get(drawn[0]["run"], {})
-        shown = [
-            svg.Curve("" if len(drawn) == 1 else curve["node"], curve["points"])
-            for curve in drawn[:SMALL_FLEET]
-        ]
+        shown = [svg.Curve("" if len(drawn) == 1 else curve["node"], curve["points"]) for curve in drawn[:SMALL_FLEET]]
         picture = svg.curves(shown, title=f"{title}: bus bandwidth by size", bounds=bounds)
         low = [size for curve in drawn for size, value in curve["points"] if value < bounds.get(size, value)]
         note = "" if not low else f"{count(len(low), 'point')} below its bound."
@@ -53,9 +50,7 @@ def _fleet_curves(run: Run, collective: str, nodes: dict[str, dict[int, float]])
     shown = [svg.Curve(node, sorted(nodes[node].items()), mark=True) for node in marked]
     band: list[tuple[int, float, float]] = []
     if len(nodes) <= MAX_MARKED:
-        shown += [
-            svg.Curve(node, sorted(points.items())) for node, points in nodes.items() if node not in marked
-        ]
+        shown += [svg.Curve(node, sorted(points.items())) for node, points in nodes.items() if node not in marked]
     else:
         usual = [points for node, points in nodes.items() if node not in apart]
         band = [(size, *_ends([p[size] for p in usual if size in p])) for size in sorted(by_size)]
@@ -63,14 +58,8 @@ def _fleet_curves(run: Run, collective: str, nodes: dict[str, dict[int, float]])
     bounds = run.bounds.get(f"{collective} alone", {})
     title = f"{collective}, each of {count(len(nodes), 'node')} alone"
     picture = svg.curves(shown, title=f"{title}: bus bandwidth by size", bounds=bounds, band=band)
-    note = (
-        ""
-        if found is None or not found.note
-        else "Too few nodes to name one that stands apart from the others."
-    )
-    named = [
-        (node, f"{share[node]:.0%} of the median") for node in sorted(apart, key=lambda node: share[node])
-    ]
+    note = "" if found is None or not found.note else "Too few nodes to name one that stands apart from the others."
+    named = [(node, f"{share[node]:.0%} of the median") for node in sorted(apart, key=lambda node: share[node])]
     return {"title": title, "svg": picture, "note": note, "apart": named, "bounds": bool(bounds)}
 
 
@@ -129,8 +118,7 @@ def where_measured(node: str, metric: Metric) -> str:
 
 def _distribution(spread: MetricSpread) -> dict[str, Any]:
     values_of = {
-        where_measured(node, metric): metric.value
-        for node, metric in zip(spread.nodes, spread.metrics, strict=True)
+        where_measured(node, metric): metric.value for node, metric in zip(spread.nodes, spread.metrics, strict=True)
     }
     values = list(values_of.values())
     low, high = min(values_of, key=values_of.__getitem__), max(values_of, key=values_of.__getitem__)
@@ -152,12 +140,8 @@ def _distribution(spread: MetricSpread) -> dict[str, Any]:
         "median": number(statistics.median(values)),
         "high": (number(values_of[high]), high),
         "bounds": list(spread.bounds.values()),
-        "strip": svg.strip(values, far, [*spread.bounds], title=title)
-        if len(values) > 1 or spread.bounds
-        else "",
-        "histogram": svg.histogram(values, far, [*spread.bounds], unit=spread.unit, title=title)
-        if large
-        else "",
+        "strip": svg.strip(values, far, [*spread.bounds], title=title) if len(values) > 1 or spread.bounds else "",
+        "histogram": svg.histogram(values, far, [*spread.bounds], unit=spread.unit, title=title) if large else "",
         "apart": [f"{part} ({number(values_of[part])})" for part in named[:MAX_MARKED]],
         "apart_more": max(0, len(named) - MAX_MARKED),
     }

@@ -84,8 +84,7 @@ def render(fleet: FleetRuns) -> str:
         ],
         acts=_acts(fleet),
         runs=[
-            {"past": run, "when": when(run.started), "id": _text(run.run)}
-            for run in fleet.runs[: -MAX_RUNS - 1 : -1]
+            {"past": run, "when": when(run.started), "id": _text(run.run)} for run in fleet.runs[: -MAX_RUNS - 1 : -1]
         ],
     )
 

@@ -81,9 +81,7 @@ def _tiles(
     return [_map_of(run, suite, where) for suite in ("", *suites)]
 
 
-def _map_of(
-    run: Run, suite: str, where: Mapping[tuple[str, str], str]
-) -> tuple[str, list[tuple[str, int]], Markup]:
+def _map_of(run: Run, suite: str, where: Mapping[tuple[str, str], str]) -> tuple[str, list[tuple[str, int]], Markup]:
     states = {node: run.state(node, suite or None) for node in run.selected}
     picture = svg.node_map(run.selected, states.__getitem__, link=lambda node: where.get((node, suite), ""))
     return suite or ALL_SUITES, _tally(states), picture
@@ -116,14 +114,10 @@ def _patterns(
     return rows[:MAX_PATTERNS]
 
 
-def _pattern(
-    run: Run, nodes: list[str], suites: Sequence[str], where: Mapping[tuple[str, str], str]
-) -> dict[str, Any]:
+def _pattern(run: Run, nodes: list[str], suites: Sequence[str], where: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     cells = []
     for suite in suites:
-        counts: Counter[str] = sum(
-            (run.counts[n][suite] for n in nodes if suite in run.counts.get(n, {})), Counter()
-        )
+        counts: Counter[str] = sum((run.counts[n][suite] for n in nodes if suite in run.counts.get(n, {})), Counter())
         state = run.state(nodes[0], suite)
         shown = [f"{counts[one]:,} {one}" for one in STATES if counts[one] and one != NOT_APPLICABLE]
         link = where.get((nodes[0], suite), "")

@@ -105,9 +105,7 @@ def _count(value: object) -> int:
     return max(0, min(MOST, int(finite(value) or 0)))
 
 
-def _mark(
-    marks: _Marks, parts: PartCounts, nodes: Sequence[str], suite: str, found: Finding | Advisory
-) -> None:
+def _mark(marks: _Marks, parts: PartCounts, nodes: Sequence[str], suite: str, found: Finding | Advisory) -> None:
     part, text = (
         found.part,
         f"{found.part}: {found.measured}" + f", expected {found.expected}" * bool(str(found.expected)),
@@ -122,9 +120,7 @@ def _mark(
             marks.names[index] = replace(part, of=None).short
     elif index is not None and suite == "fabric" and parts.ports:  # the adapter of this GPU
         marks.ports.setdefault(index, []).append(text)
-    elif (
-        index is not None and part.kind == "nvlink" and part.index is not None and part.index < parts.nvlinks
-    ):
+    elif index is not None and part.kind == "nvlink" and part.index is not None and part.index < parts.nvlinks:
         marks.nvlinks.setdefault((index, part.index), []).append(text)
     elif index is not None:
         marks.gpus.setdefault(index, []).append(text)
@@ -155,9 +151,7 @@ def _nvlinks(columns: Sequence[int], y: int, parts: PartCounts, marks: _Marks) -
     for at, column in enumerate(columns):
         x = LEFT + at * PITCH
         bad = {link: texts for (gpu, link), texts in marks.nvlinks.items() if gpu == column}
-        ticks = "".join(
-            f"M{x + (link + 0.5) * step:.1f} {y}v10" for link in range(parts.nvlinks) if link not in bad
-        )
+        ticks = "".join(f"M{x + (link + 0.5) * step:.1f} {y}v10" for link in range(parts.nvlinks) if link not in bad)
         yield f'<path class="tick" d="{ticks}"/>'
         for link, texts in bad.items():
             middle = x + (link + 0.5) * step
@@ -202,9 +196,7 @@ def _box(at: int, y: int, height: int, texts: Sequence[str], label: str, *, abse
         parts.append(_cross(x + 5, y + height // 2 - 4))
     if label:
         place = x + BOX / 2 + 5 * bool(texts)
-        parts.append(
-            f'<text x="{place:.0f}" y="{y + 15}" class="t mid{" mark" * bool(texts)}">{escape(label)}</text>'
-        )
+        parts.append(f'<text x="{place:.0f}" y="{y + 15}" class="t mid{" mark" * bool(texts)}">{escape(label)}</text>')
     return f"<g>{''.join(parts)}</g>" if len(parts) > 1 else parts[0]
 
 
@@ -224,9 +216,7 @@ def _words(parts: PartCounts, marks: _Marks) -> str:
     """Describe the picture for readers who do not see it."""
     bad = [f"GPU {index}" for index in sorted(marks.gpus)]
     bad += [f"GPU {gpu} NVLink {link}" for gpu, link in sorted(marks.nvlinks)]
-    bad += [
-        marks.names.get(key, f"adapter of GPU {key}") if isinstance(key, int) else key for key in marks.ports
-    ]
+    bad += [marks.names.get(key, f"adapter of GPU {key}") if isinstance(key, int) else key for key in marks.ports]
     bad += [f"GPU {index}, missing" for index in sorted(marks.lost)]
     bad += [f"{marks.missing} of the GPUs, missing"] if marks.missing and not marks.lost else []
     bad += list(marks.others)

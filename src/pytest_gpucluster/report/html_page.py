@@ -23,9 +23,7 @@ LONG_WORD = 24  # characters from which on a word may be broken
 _PIECES = re.compile(r"[^,/_.:;=&?@\]-]{0,40}[,/_.:;=&?@\]-]+|[^,/_.:;=&?@\]-]{1,40}")
 _SPACES = re.compile(r"(\s+)")
 _BREAK = Markup("<wbr>")
-_MARK = Markup(
-    '<svg class="mark {}" viewBox="0 0 10 10" aria-hidden="true"><path fill-rule="evenodd" d="{}"/></svg>'
-)
+_MARK = Markup('<svg class="mark {}" viewBox="0 0 10 10" aria-hidden="true"><path fill-rule="evenodd" d="{}"/></svg>')
 
 
 @lru_cache
@@ -74,7 +72,6 @@ def mark(state: str) -> Markup:
 def breakable(text: object) -> Markup:
     """Let a browser break a long word behind its separators; only where it has none, every 40 characters."""
     words = (
-        word if len(word) <= LONG_WORD else _BREAK.join(_PIECES.findall(word))
-        for word in _SPACES.split(str(text))
+        word if len(word) <= LONG_WORD else _BREAK.join(_PIECES.findall(word)) for word in _SPACES.split(str(text))
     )
     return Markup("").join(words)

@@ -77,11 +77,7 @@ def legend(found: Mapping[str, Any]) -> Markup:
     drawn = {row.kind for row in rows if row.wrong} | {_kind(row[4]) for row in lines if row[3]}
     kinds = [kind for kind in KINDS if kind in drawn]
     parts = [part for number, kind in enumerate(kinds) for part in _explained(kind, LEGEND * number + 14)]
-    return (
-        svg.picture(LEGEND_WIDTH, LEGEND * len(kinds) + 4, "what the lines mean", parts)
-        if kinds
-        else Markup()
-    )
+    return svg.picture(LEGEND_WIDTH, LEGEND * len(kinds) + 4, "what the lines mean", parts) if kinds else Markup()
 
 
 def _switch(row: Any) -> _Switch:

@@ -92,9 +92,7 @@ def _alike(run: Run) -> Iterable[tuple[list[Entry], list[str]]]:
     return cards.values()
 
 
-def _card(
-    run: Run, entries: Sequence[Entry], nodes: Sequence[str], anchors: Mapping[int, str]
-) -> dict[str, Any]:
+def _card(run: Run, entries: Sequence[Entry], nodes: Sequence[str], anchors: Mapping[int, str]) -> dict[str, Any]:
     rows: dict[int, list[FindingRow]] = defaultdict(list)
     groups = {id(group): group for group, _ in entries}
     for group, row in entries:
@@ -108,9 +106,7 @@ def _card(
         "common": hardest.common,
         "failures": found[:MAX_FAILURES],
         "cut": [one["anchor"] for one in found[MAX_FAILURES:]],
-        "evidence": [(node, folder) for node in nodes if (folder := evidence_folder(run, node))][
-            :MAX_FAILURES
-        ],
+        "evidence": [(node, folder) for node in nodes if (folder := evidence_folder(run, node))][:MAX_FAILURES],
         "slurm": [text for text, named in hardest.slurm.items() if set(nodes) & set(named)][:2],
         # of a node that was not tested no part is known
         "picture": ""
@@ -119,9 +115,7 @@ def _card(
     }
 
 
-def _failure(
-    group: FailureGroup, rows: Sequence[FindingRow], nodes: Sequence[str], anchor: str
-) -> dict[str, Any]:
+def _failure(group: FailureGroup, rows: Sequence[FindingRow], nodes: Sequence[str], anchor: str) -> dict[str, Any]:
     parts = [row.found.part for row in rows]
     return {
         "check": group.check,

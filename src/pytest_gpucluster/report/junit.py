@@ -79,9 +79,7 @@ def name(nodeid: str, node: str) -> str:
     return f"{base}[{rest}]" if rest else base
 
 
-def properties(
-    result: Result, *, state: str = "", reason: str = "", simulated: bool = False
-) -> list[tuple[str, str]]:
+def properties(result: Result, *, state: str = "", reason: str = "", simulated: bool = False) -> list[tuple[str, str]]:
     """Return the properties of an item: stable names, plain text. `state` and `reason` are Slurm's of its node."""
     found = [("suite", result.suite), ("check", result.check)]
     optional = [("node", result.node), ("slurm_state", state), ("slurm_reason", reason)]
@@ -99,8 +97,7 @@ def properties(
             for it in deviations[:MAX_FINDINGS]
         ]
         found += [
-            ("finding_data", json.dumps(it.as_dict(), separators=(",", ":")))
-            for it in verdict.findings[:MAX_FINDINGS]
+            ("finding_data", json.dumps(it.as_dict(), separators=(",", ":"))) for it in verdict.findings[:MAX_FINDINGS]
         ]
     for metric in result.metrics:
         device = f"[{metric.part}]" if metric.device else ""
@@ -118,9 +115,7 @@ def run_properties(run: str, cluster: str, nodes: Iterable[str], *, simulated: b
 def shell_property(run: Run) -> list[tuple[str, str]]:
     """Return the property of the warning about the shell that ran pytest (`shell` of the log), if it may explain a finding."""
     shell = as_dict(run.start.get("shell"))
-    found = (
-        getattr(row.found, "setting", "") for group in run.groups.values() for row in group.rows.values()
-    )
+    found = (getattr(row.found, "setting", "") for group in run.groups.values() for row in group.rows.values())
     return [("warning", str(shell.get("text")))] if shell.get("setting") in found else []
 
 
@@ -146,9 +141,7 @@ def pieces(run: Run) -> Iterator[bytes]:
         "tests": len(results) + len(troubles),
     }
     nodes = run.selected
-    of_run = run_properties(
-        str(start.get("run", "")), str(start.get("cluster", "")), nodes, simulated=run.simulated
-    )
+    of_run = run_properties(str(start.get("run", "")), str(start.get("cluster", "")), nodes, simulated=run.simulated)
     of_run += shell_property(run)
     of_run.append(("verdict", judge(run).title))
     of_run += [(f"nodes {state}", str(number)) for state, number in run.proofs.counts.items()]
@@ -199,9 +192,7 @@ def _cases(run: Run, results: Iterable[Result]) -> Iterator[bytes]:
         )
         case.time = round(result.seconds, 3)
         pairs = properties(result, state=state, reason=reason, simulated=run.simulated)
-        pairs += (
-            [("evidence", folder)] if result.red and (folder := evidence_folder(run, result.node)) else []
-        )
+        pairs += [("evidence", folder)] if result.red and (folder := evidence_folder(run, result.node)) else []
         case.append(_properties([*result.properties, *pairs]))  # add_property() would search them each time
         case.extend(_ends(result, reruns.pop(result.nodeid, ())))
         yield case.tostring()

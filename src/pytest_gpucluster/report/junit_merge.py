@@ -144,9 +144,7 @@ def _read(path: Path) -> list[Any]:
     try:
         suites = list(xunit2.JUnitXml.fromstring(path.read_bytes()))
         if not any(True for suite in suites for _ in suite):
-            raise GpuClusterError(
-                f"{path}: holds no testcase: that run tested nothing; leave it out or repeat it"
-            )
+            raise GpuClusterError(f"{path}: holds no testcase: that run tested nothing; leave it out or repeat it")
     except OSError as error:
         raise GpuClusterError(f"{path}: cannot be read ({error.strerror})") from error
     except (JUnitXmlError, SyntaxError) as error:  # ElementTree's ParseError is a SyntaxError

@@ -76,10 +76,7 @@ def closing(run: Run, width: int, height: int = HEIGHT) -> list[str]:
     """Return the verdict, the counts of nodes, and a table of what to do, in at most `height` lines."""
     judged = judge(run)
     sentence = " ".join(judged.sentences)
-    lines = [
-        *textwrap.wrap(f"{judged.title.upper()}: {judged.nodes}. {sentence}", width),
-        counts(run),
-    ]
+    lines = [*textwrap.wrap(f"{judged.title.upper()}: {judged.nodes}. {sentence}", width), counts(run)]
     for text in judged.waivers[:MAX_WAIVERS]:
         lines += textwrap.wrap(f"- waived: {text}", width, subsequent_indent="  ")
     if more := judged.waivers[MAX_WAIVERS:]:

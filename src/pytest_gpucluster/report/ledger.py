@@ -122,15 +122,7 @@ class Ledger:
             "INSERT INTO parts (simulated, kind, identity, serial, model, vendor, number) VALUES (?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (simulated, kind, identity) DO NOTHING",
             [
-                (
-                    run.simulated,
-                    kind,
-                    identity,
-                    it.part.serial,
-                    it.part.model or it.number,
-                    it.vendor,
-                    it.number,
-                )
+                (run.simulated, kind, identity, it.part.serial, it.part.model or it.number, it.vendor, it.number)
                 for (kind, identity), (_, it) in listed.items()
             ],
         )
@@ -139,9 +131,7 @@ class Ledger:
         self._move(run, {known[key]: place for key, place in listed.items()}, nodes)
         self._fail(run, self.finder(run), nodes)
 
-    def _move(
-        self, run: Recorded, listed: Mapping[int, tuple[str, InstalledPart]], nodes: Mapping[str, int]
-    ) -> None:
+    def _move(self, run: Recorded, listed: Mapping[int, tuple[str, InstalledPart]], nodes: Mapping[str, int]) -> None:
         """End stays that are over, and begin new ones. A kind that a node lists none of was not read: its stays go on."""
         read = {(nodes[node], it.part.kind) for node, parts in run.parts.items() for it in parts}
         rows = self._db.execute(
@@ -151,9 +141,7 @@ class Ledger:
         )
         last = {row[0]: _LastStay(*row) for row in rows}
         # a log that is imported later than its successor of the same node moves nothing
-        later = {
-            row[0] for row in self._db.execute("SELECT node FROM node_runs WHERE started > ?", (run.started,))
-        }
+        later = {row[0] for row in self._db.execute("SELECT node FROM node_runs WHERE started > ?", (run.started,))}
         newer = {part for part, stay in last.items() if stay.since > run.started or stay.node in later}
         newer |= {part for part, (name, _) in listed.items() if part in last and nodes[name] in later}
         for part, stay in last.items():
@@ -186,8 +174,7 @@ class Ledger:
     def _end(self, stay: _LastStay, at: float) -> None:
         """End a stay that has not ended yet."""
         self._db.execute(
-            "UPDATE stays SET until = coalesce(until, ?) WHERE part = ? AND since = ?",
-            (at, stay.part, stay.since),
+            "UPDATE stays SET until = coalesce(until, ?) WHERE part = ? AND since = ?", (at, stay.part, stay.since)
         )
 
     def finder(self, run: Recorded) -> Callable[[Part, str], Iterable[tuple[int, str]]]:
@@ -208,9 +195,7 @@ class Ledger:
 
     def serials(self, parts: Iterable[int]) -> str:
         """Return kind and number of parts, in words."""
-        rows = [
-            self._db.execute("SELECT kind, serial, identity FROM parts WHERE id = ?", (it,)) for it in parts
-        ]
+        rows = [self._db.execute("SELECT kind, serial, identity FROM parts WHERE id = ?", (it,)) for it in parts]
         return ", ".join(f"{kind} {serial or identity}" for row in rows for kind, serial, identity in row)
 
     def _fail(
@@ -223,17 +208,7 @@ class Ledger:
                 for part, slot in find(finding.part, item.node):
                     node = nodes[item.node]
                     episode = self._episode(part, run, node, slot)
-                    values = (
-                        part,
-                        run.started,
-                        run.run,
-                        node,
-                        slot,
-                        item.check,
-                        item.action,
-                        finding.words,
-                        episode,
-                    )
+                    values = (part, run.started, run.run, node, slot, item.check, item.action, finding.words, episode)
                     self._db.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def _places(self, run: Recorded) -> dict[tuple[str, str, str], tuple[int, str]]:
@@ -378,10 +353,7 @@ def identity_of(part: Part) -> str:
 
 
 def _concerned(
-    part: Part,
-    node: str,
-    known: Mapping[tuple[str, str], int],
-    places: Mapping[tuple[str, str, str], tuple[int, str]],
+    part: Part, node: str, known: Mapping[tuple[str, str], int], places: Mapping[tuple[str, str, str], tuple[int, str]]
 ) -> Iterable[tuple[int, str]]:
     """Yield the parts, with their slots, that a finding is about."""
     owner = part.exchanged

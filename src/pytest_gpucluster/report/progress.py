@@ -31,9 +31,7 @@ def progress(run: Run, now: float) -> str:
         f"{done:,} of {of:,} items ({done / of:.0%})" if of else f"{done:,} items",
     ]
     if run.burnin and not done:  # its checks are judged after it
-        ran, requested = (
-            format_duration(round(run.burnin.get(key, 0.0))) for key in ("seconds", "requested")
-        )
+        ran, requested = (format_duration(round(run.burnin.get(key, 0.0))) for key in ("seconds", "requested"))
         words[1] = f"burn-in {ran} of {requested}, {run.burnin.get('rounds', 0.0):g} rounds"
     if of and FIRST <= done < of:
         words.append(f"about {format_duration(round(seconds / done * (of - done)))} left")

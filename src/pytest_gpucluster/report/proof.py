@@ -77,8 +77,7 @@ def write_required(rows: Iterable[Required]) -> dict[str, Any]:
     """Return rows as the `selection` event has them: lists of nodes, which are the same for most rows, once each."""
     sets: dict[tuple[str, ...], int] = {}
     plain = [
-        [row.suite, row.check, row.items, sets.setdefault(row.nodes, len(sets)), row.whole, row.missing]
-        for row in rows
+        [row.suite, row.check, row.items, sets.setdefault(row.nodes, len(sets)), row.whole, row.missing] for row in rows
     ]
     return {"sets": [list(nodes) for nodes in sets], "required": plain}
 
@@ -91,9 +90,7 @@ def read_required(event: Mapping[str, Any]) -> list[Required]:
         suite, check, items, number, whole, missing = (*as_list(row), *[None] * 6)[:6]
         if isinstance(items, int) and isinstance(number, int) and 0 <= number < len(sets):
             rows.append(
-                Required(
-                    str(suite), str(check or ""), items, sets[number], bool(whole), missing=str(missing or "")
-                )
+                Required(str(suite), str(check or ""), items, sets[number], bool(whole), missing=str(missing or ""))
             )
     return rows
 

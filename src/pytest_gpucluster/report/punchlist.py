@@ -54,9 +54,7 @@ class PunchlistRow:
     @property
     def part(self) -> str:
         """The words for the part; those of the node where it has none."""
-        if (
-            self.item.kind == "port" and self.item.name
-        ):  # people call it so; its place is the address of its adapter
+        if self.item.kind == "port" and self.item.name:  # people call it so; its place is the address of its adapter
             return f"port {self.item.name}"
         whole = "node" if self.item.node else "what the nodes share"
         return whole if self.item.place in ("", self.item.node) else self.item.place
@@ -77,13 +75,7 @@ def entries(items: Sequence[WorkItem], cluster: Cluster | None, reports: Path) -
     rank = {trade: number for number, trade in enumerate(TRADES)}
     return sorted(
         found,
-        key=lambda it: (
-            rank.get(it.trade, len(rank)),
-            it.trade,
-            natural(it.place),
-            natural(it.nodes),
-            it.item.id,
-        ),
+        key=lambda it: (rank.get(it.trade, len(rank)), it.trade, natural(it.place), natural(it.nodes), it.item.id),
     )
 
 
@@ -137,9 +129,7 @@ def scope_of(
     known = {"", *(node for group in cluster.groups for node in group.names)} - {*exclude}
     done = [it for it in items if it.state == DONE]
     here = [it for it in done if known.intersection(it.nodes)]
-    own = grouped(
-        (node, check) for it in here for node in it.nodes if node in known for check in proofs_of(it.check)
-    )
+    own = grouped((node, check) for it in here for node in it.nodes if node in known for check in proofs_of(it.check))
     every = tuple(dict.fromkeys(check for checks in own.values() for check in checks))
     # what nodes share is no fault of theirs
     others = known.intersection(free) - own.keys() - {it.node for it in items}
@@ -212,9 +202,7 @@ def proofs_in(
 
     def is_proved(suite: str, node: str) -> bool:
         # a result about all nodes counts for those of its run
-        found = (
-            (*ends.get((run, node, suite), ()), *ends.get((run, "", suite), ())) for run in runs_of[node]
-        )
+        found = ((*ends.get((run, node, suite), ()), *ends.get((run, "", suite), ())) for run in runs_of[node])
         return any(_is_proof(known.get(suite, ()), it) for it in found)
 
     names = tuple(sorted(judged - {RUN_SUITE}))

@@ -61,9 +61,7 @@ def record_of(run: Run) -> dict[str, Any]:
             {key: one_line(group.get(key)) for key in ("nodes", "profile", "source", "sha256")}
             for group in as_dicts(start.get("groups"))
         ],
-        "not_applicable": {
-            one_line(key): one_line(why) for key, why in as_dict(start.get("not_applicable")).items()
-        },
+        "not_applicable": {one_line(key): one_line(why) for key, why in as_dict(start.get("not_applicable")).items()},
         "failures": [
             {
                 "check": it.check,
@@ -95,9 +93,7 @@ def record_of(run: Run) -> dict[str, Any]:
         ],
         "parts_by_kind": parts_by_kind(run),
         "parts_not_read": parts_not_read(run),
-        "parts": {
-            node: [_row(like, parts) for like, parts in _alike(parts)] for node, parts in run.parts.items()
-        },
+        "parts": {node: [_row(like, parts) for like, parts in _alike(parts)] for node, parts in run.parts.items()},
     }
 
 
@@ -129,8 +125,7 @@ def not_tested(run: Run) -> list[str]:
 
 def _figure(spread: MetricSpread) -> dict[str, Any]:
     measured = [
-        (metric.value, where_measured(node, metric))
-        for node, metric in zip(spread.nodes, spread.metrics, strict=True)
+        (metric.value, where_measured(node, metric)) for node, metric in zip(spread.nodes, spread.metrics, strict=True)
     ]
     # of equal ones the first, as the page has it
     least, greatest = min(measured, key=itemgetter(0)), max(measured, key=itemgetter(0))
@@ -143,8 +138,7 @@ def _figure(spread: MetricSpread) -> dict[str, Any]:
         "measurements": len(measured),
         "least": least[0],
         "least_at": least[1],
-        "median": statistics.median_low(values) / 2
-        + statistics.median_high(values) / 2,  # no sum is infinite
+        "median": statistics.median_low(values) / 2 + statistics.median_high(values) / 2,  # no sum is infinite
         "greatest": greatest[0],
         "greatest_at": greatest[1],
         "bounds": [{"bound": bound, "words": words} for bound, words in spread.bounds.items()],
@@ -192,11 +186,4 @@ def parts_table(run: Run) -> Iterator[tuple[str, str, str, str, str, list[str]]]
     for node, parts in sorted(run.parts.items()):
         for (kind, model, vendor, number, firmware, length), found in _alike(parts):
             made = ("" if model.startswith(vendor) else vendor, model, length and f"{length} m")
-            yield (
-                node,
-                kind,
-                " ".join(filter(None, made)),
-                number,
-                firmware,
-                [it.part.serial or "-" for it in found],
-            )
+            yield (node, kind, " ".join(filter(None, made)), number, firmware, [it.part.serial or "-" for it in found])

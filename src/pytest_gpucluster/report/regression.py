@@ -204,14 +204,8 @@ class Comparison:
         simulated = "simulated " if self.run.simulated else ""
         if not self.against:
             return f"history: no earlier complete {simulated}run of cluster {self.run.cluster}: nothing to compare with"
-        good = (
-            f"the last good one {_named(self.last_good)}"
-            if self.last_good
-            else "none of them good as a whole"
-        )
-        runs = (
-            f"{simulated}run" if len(self.against) == 1 else f"{len(self.against)} complete {simulated}runs"
-        )
+        good = f"the last good one {_named(self.last_good)}" if self.last_good else "none of them good as a whole"
+        runs = f"{simulated}run" if len(self.against) == 1 else f"{len(self.against)} complete {simulated}runs"
         return f"history: against the last {runs}, {good}"
 
     def lines(self) -> list[str]:
@@ -269,9 +263,7 @@ class Comparison:
             )
             for it in (shown if self.against else ())
         ]
-        bounded = [
-            it for worse in (True, False) for it in [it for it in rows if it.worse == worse][:MAX_SHOWN]
-        ]
+        bounded = [it for worse in (True, False) for it in [it for it in rows if it.worse == worse][:MAX_SHOWN]]
         gone = [it.text for it in self.worse if it.change.metric.number is None]
         return ShownComparison(
             source=self.file,

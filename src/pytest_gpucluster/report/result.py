@@ -141,9 +141,7 @@ def _deviates(verdict: dict[str, Any]) -> bool:
 
 
 def _verdict(verdict: dict[str, Any]) -> DeviatingVerdict:
-    outcome, cause, hint, setting = (
-        shared_text(verdict.get(key)) for key in ("outcome", "cause", "hint", "setting")
-    )
+    outcome, cause, hint, setting = (shared_text(verdict.get(key)) for key in ("outcome", "cause", "hint", "setting"))
     return DeviatingVerdict(
         outcome,
         Action.read(verdict.get("action")) or Action.MONITOR,

@@ -30,9 +30,7 @@ MANIFEST, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
 SIGNATURES = (SIGNATURE, "record.json.sig")  # the second is of version 0.3
 ENDED = (0, 1)  # pytest's exit status of a run that came to its end
 _RUN_ID = re.compile(r"\d{8}T\d{6}-\d+")
-_CHANGED_A_NODE = (
-    b'"event": "node_intent"'  # as EventLog writes it; in a text of an event the quotes are escaped
-)
+_CHANGED_A_NODE = b'"event": "node_intent"'  # as EventLog writes it; in a text of an event the quotes are escaped
 _FINISH = b'"event": "finish"'
 _MAX_LINE = 1 << 22
 _TAIL = 1 << 18  # bytes that hold the last `finish`
@@ -45,9 +43,7 @@ class RunFolder:
     `full`: the run has all suites and all nodes of the cluster file.
     """
 
-    def __init__(
-        self, root: Path, run: str, *, most: int, full: bool = False, group: int | None = None
-    ) -> None:
+    def __init__(self, root: Path, run: str, *, most: int, full: bool = False, group: int | None = None) -> None:
         self.path, self.link = root / run, root / (LATEST if full else RERUN)
         self._root, self._run, self._most, self._full = root, run, most, full
         self._root_is_new = not root.exists()

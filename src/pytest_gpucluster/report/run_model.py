@@ -127,7 +127,9 @@ class Run:
     began: float | None = None  # the earliest time of any event
     ended: float | None = None  # the latest
     run: str = ""
-    end: str = ""  # why it tested nothing, or not to its end: one of WAITED, NO_NODES, REFUSED, TAKEN_BACK; '' otherwise
+    end: str = (
+        ""  # why it tested nothing, or not to its end: one of WAITED, NO_NODES, REFUSED, TAKEN_BACK; '' otherwise
+    )
     selected: list[str] = field(default_factory=list)
     required: list[Required] | None = None  # what the run must prove; None: its log does not state it
     # suite, check, node -> outcome and message of each result that is part of a proof
@@ -172,9 +174,7 @@ class Run:
     # item -> check, node, message, outcome at last
     retried: dict[str, dict[str, str]] = field(default_factory=dict)
     # what -> version -> nodes
-    versions: dict[str, dict[str, list[str]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )
+    versions: dict[str, dict[str, list[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     # factor -> value -> nodes, as the cluster file states them
     factors: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     # results by then, and what report.shared_causes.of_run made of them
@@ -224,9 +224,7 @@ class Run:
     def aside(self) -> list[str]:
         """The suites of which nothing applied anywhere."""
         rows = (row.items() for row in self.counts.values())
-        ends = (
-            (suite, end) for row in rows for suite, found in row for end, number in found.items() if number
-        )
+        ends = ((suite, end) for row in rows for suite, found in row for end, number in found.items() if number)
         return sorted(inapplicable(ends))
 
     @property
@@ -323,9 +321,7 @@ def _selection(run: Run, event: dict[str, Any]) -> None:
     run.required = read_required(event)
     run.items = int(finite(event.get("items")) or 0)
     run.on_request = one_line(on_request_line(event))
-    run.of_proof = {
-        (row.suite, row.check, "" if row.whole else node): [] for row in run.required for node in row.nodes
-    }
+    run.of_proof = {(row.suite, row.check, "" if row.whole else node): [] for row in run.required for node in row.nodes}
     concerned = set(map(one_line, as_list(event.get("nodes"))))
     run.selected = [node for node in run.selected if node in concerned]
 
@@ -378,11 +374,7 @@ def _rerun(run: Run, event: dict[str, Any]) -> None:
 def _result(run: Run, event: dict[str, Any]) -> None:
     found = read_result(event)
     run.results.append(found)
-    node, suite, outcome = (
-        one_line(found.node) or CLUSTER,
-        one_line(found.suite) or "other",
-        one_line(found.outcome),
-    )
+    node, suite, outcome = (one_line(found.node) or CLUSTER, one_line(found.suite) or "other", one_line(found.outcome))
     if run.retried:
         run.retried.get(one_line(event.get("nodeid")), {})["outcome"] = outcome
     run.counts[node][suite][outcome] += 1
@@ -397,9 +389,7 @@ def _result(run: Run, event: dict[str, Any]) -> None:
         run.waived.add((check, node))
     elif outcome not in ("passed", "not tested"):
         run.unjudged[outcome][why][check].add(node)
-        run.unstated |= {
-            check for it in as_dicts(event.get("verdicts")) if it.get("reason_code") == NOT_STATED
-        }
+        run.unstated |= {check for it in as_dicts(event.get("verdicts")) if it.get("reason_code") == NOT_STATED}
     for verdict in found.verdicts:
         _deviating(run, verdict, check, node)
     for log in _logs(event):

@@ -120,9 +120,7 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
     start = log.start
     run, cluster, began = plain(start.get("run")), plain(start.get("cluster")), finite(start.get("time"))
     if not run or not cluster or began is None:
-        raise GpuClusterError(
-            f"{where}: not the event log of a run: it has no start event with run and cluster"
-        )
+        raise GpuClusterError(f"{where}: not the event log of a run: it has no start event with run and cluster")
     return Recorded(
         run=run,
         cluster=cluster,
@@ -148,9 +146,7 @@ def node_acts(log: Run) -> Iterator[NodeAct]:
     for event in log.acts:
         if event.get("event") == "node_result":
             why = plain(event.get("problem") or event.get("reason") or "")
-            yield NodeAct(
-                plain(event.get("node")), finite(event.get("time")) or 0.0, plain(event.get("result")), why
-            )
+            yield NodeAct(plain(event.get("node")), finite(event.get("time")) or 0.0, plain(event.get("result")), why)
 
 
 @lru_cache(1 << 16)  # most are the same for many items

@@ -29,13 +29,7 @@ MAX_LINES = 12
 LEAST_P = 1e-99  # a smaller one says no more
 PROFILE = "profile"
 _JUDGED = ("passed", "failed", "waived")
-_PLACES = {
-    "group": "group",
-    "partition": "partition",
-    "switch": "leaf",
-    "arch": "architecture",
-    "image": "image",
-}
+_PLACES = {"group": "group", "partition": "partition", "switch": "leaf", "arch": "architecture", "image": "image"}
 
 
 class Subject(NamedTuple):
@@ -135,9 +129,7 @@ def _finding(check: str, code: str, part: Part, like: object) -> Subject:
 
 def _counted(judged: dict[str, set[str]], having: dict[Subject, set[str]]) -> Iterator[Question]:
     for subject, nodes in having.items():
-        yield Question(
-            subject, {node: float(node in nodes) for node in judged[subject.check] | nodes}, counted=True
-        )
+        yield Question(subject, {node: float(node in nodes) for node in judged[subject.check] | nodes}, counted=True)
 
 
 def _metrics(run: Run) -> Iterator[Question]:
@@ -167,9 +159,7 @@ def of_history(history: History, cluster: str, runs: int) -> SharedCauses:
     since = history.runs_of_kind(cluster, simulated=newest[0].simulated, count=runs)[-1].started
     values = history.factors(*kind)
     factors = [FactorValue(*key, frozenset(nodes)) for key, nodes in values.items()]
-    profiles = {
-        node: value for (factor, value), nodes in values.items() if factor == PROFILE for node in nodes
-    }
+    profiles = {node: value for (factor, value), nodes in values.items() if factor == PROFILE for node in nodes}
     return _explained(
         factors, [*_stored_findings(history, kind, since), *_stored_metrics(history, kind, since, profiles)]
     )

@@ -15,13 +15,7 @@ from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpucluster.core.intermittent import (
-    Decision,
-    IntermittentLimits,
-    PartJudgement,
-    SlowCount,
-    judge_parts,
-)
+from pytest_gpucluster.core.intermittent import Decision, IntermittentLimits, PartJudgement, SlowCount, judge_parts
 from pytest_gpucluster.core.metric_direction import HIGHER, NEITHER, rule_of
 from pytest_gpucluster.core.outliers import FEWEST
 from pytest_gpucluster.core.part import Part
@@ -36,9 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DISTANCE", "SHARES", "IntermittentTable", "SlowSeries", "intermittent"]
 
-DISTANCE = (
-    0.12  # of the median: four standard deviations of values that scatter by 3%, as in kit.nccl.measurement
-)
+DISTANCE = 0.12  # of the median: four standard deviations of values that scatter by 3%, as in kit.nccl.measurement
 SHARES = (0.01, 0.02, 0.05, 0.1)  # of a part's measurements, for the line on parts without faults
 DOUBT = 0.5  # corrected probability up to which a part that is not yet intermittent is shown
 
@@ -114,9 +106,7 @@ def intermittent(
     newest = history.runs(cluster, 1)
     simulated = bool(newest) and newest[0].simulated
     runs = history.runs_of_kind(cluster, simulated=simulated, count=most)
-    since = _begins(
-        history, cluster, simulated=simulated, first=min((it.started for it in runs), default=0.0)
-    )
+    since = _begins(history, cluster, simulated=simulated, first=min((it.started for it in runs), default=0.0))
     found: list[tuple[_Series, SlowCount, int]] = []
     lasting = 0
     for group in _groups(history, cluster, pattern, simulated=simulated):
@@ -130,9 +120,7 @@ def intermittent(
 def _begins(history: History, cluster: str, *, simulated: bool, first: float) -> defaultdict[str, float]:
     """Return {node: start of the first run that counts}: an accepted run begins a new baseline."""
     accepted = dict(
-        history.query(
-            "SELECT node, started FROM accepted WHERE cluster = ? AND simulated = ?", (cluster, simulated)
-        )
+        history.query("SELECT node, started FROM accepted WHERE cluster = ? AND simulated = ?", (cluster, simulated))
     )
     of_all = max(first, accepted.pop(EVERY_NODE, first))
     return defaultdict(lambda: of_all, {node: max(of_all, at) for node, at in accepted.items()})
@@ -166,9 +154,7 @@ def _series(history: History, cluster: str, pattern: str, *, simulated: bool) ->
         rule = rule_of(unit, better)
         if rule.better != NEITHER and not rule.counted and fnmatchcase(name, pattern):
             distance = max(DISTANCE, rule.step)
-            yield _Series(
-                key, _Metric(check, name, unit), node, Part.read(loads(part)), distance, rule.better
-            )
+            yield _Series(key, _Metric(check, name, unit), node, Part.read(loads(part)), distance, rule.better)
 
 
 def _values(history: History, series: _Series, since: Mapping[str, float]) -> _Rows:
@@ -193,9 +179,7 @@ def _usual(rows: _Rows) -> float:
     return ordered[-(-3 * (len(ordered) - 1) // 4)]
 
 
-def _slow(
-    values: Mapping[_Series, _Rows], usual: Mapping[_Series, float]
-) -> Iterator[tuple[_Series, SlowCount, int]]:
+def _slow(values: Mapping[_Series, _Rows], usual: Mapping[_Series, float]) -> Iterator[tuple[_Series, SlowCount, int]]:
     """Yield each part with its count, and how many of its newest measurements were slow."""
     by_run: defaultdict[int, list[float]] = defaultdict(list)
     positive = {it: rows for it, rows in values.items() if usual[it] > 0}
@@ -235,9 +219,7 @@ def _table(
     return IntermittentTable(runs, simulated, len(judged), tuple(shown), free, lasting, limits)
 
 
-def _beside_fleet(
-    found: Iterable[tuple[_Series, SlowCount, int]],
-) -> dict[_Series, tuple[SlowCount, SlowCount]]:
+def _beside_fleet(found: Iterable[tuple[_Series, SlowCount, int]]) -> dict[_Series, tuple[SlowCount, SlowCount]]:
     """Return the count of each part, and that of all others by the same metric."""
     fleets: defaultdict[_Metric, SlowCount] = defaultdict(lambda: SlowCount(0, 0))
     for it, count, _ in found:

@@ -111,11 +111,7 @@ def node_map(nodes: Sequence[str], state: Callable[[str], str], *, link: Callabl
 
 
 def suite_map(
-    nodes: Sequence[str],
-    suites: Sequence[str],
-    state: Callable[[str, str], str],
-    *,
-    link: Callable[[str, str], str],
+    nodes: Sequence[str], suites: Sequence[str], state: Callable[[str, str], str], *, link: Callable[[str, str], str]
 ) -> Markup:
     """Draw a line of tiles per suite and a column per node, like the map of nodes; the first and last node are labels."""
     gutter = 10 + 7.5 * max(map(len, suites), default=0)
@@ -165,8 +161,7 @@ def _tiles(tiles: Iterable[_Tile]) -> list[str]:
         )
         named.append(f'<a href="{escape(tile.href)}">{path}</a>' if tile.href else path)
     plain = (
-        f'<path class="{css_class}" fill-rule="evenodd" d="{"".join(found)}"/>'
-        for css_class, found in paths.items()
+        f'<path class="{css_class}" fill-rule="evenodd" d="{"".join(found)}"/>' for css_class, found in paths.items()
     )
     return [*plain, *named]
 

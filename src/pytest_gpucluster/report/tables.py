@@ -20,9 +20,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int) 
     body = [[str(value) for value in row] for row in rows]
     if not body:
         return []
-    widths = [
-        max(len(header) + PADDING, *map(len, column)) for header, *column in zip(headers, *body, strict=True)
-    ]
+    widths = [max(len(header) + PADDING, *map(len, column)) for header, *column in zip(headers, *body, strict=True)]
     lines: list[str] = []
     for columns in _blocks(widths, width):
         chosen = [[row[at] for at in columns] for row in (headers, *body)]
@@ -58,6 +56,4 @@ def _drawn(rows: Sequence[Sequence[str]]) -> list[str]:
 def _broken(text: str, width: int, indent: str = "") -> list[str]:
     if len(text) <= width:
         return [text]
-    return textwrap.wrap(
-        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -10,15 +10,7 @@ from pytest_gpucluster.core.safe_json import as_dict
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.core.waivers import AVAILABLE
-from pytest_gpucluster.report.proof import (
-    ENGINE_CHECK,
-    FAILED,
-    FIT,
-    JUDGED,
-    NOT_PROVED,
-    NOT_TESTED,
-    RUN_SUITE,
-)
+from pytest_gpucluster.report.proof import ENGINE_CHECK, FAILED, FIT, JUDGED, NOT_PROVED, NOT_TESTED, RUN_SUITE
 from pytest_gpucluster.report.run_model import ACTIONS
 from pytest_gpucluster.report.waivers import uses
 from pytest_gpucluster.report.words import clock, folded
@@ -135,10 +127,7 @@ def _result(run: Run) -> tuple[str, str]:
     options, judged = narrowing(run), judged_suites(run)
     narrowed = f" by {options}" if options else ""
     if aside := [suite for suite in run.suites if suite not in judged]:
-        return (
-            "accepted",
-            f"All that applies is proved{narrowed}; nothing was judged of {some(aside, MAX_NAMES)}.",
-        )
+        return ("accepted", f"All that applies is proved{narrowed}; nothing was judged of {some(aside, MAX_NAMES)}.")
     return "accepted", f"All that was selected{narrowed} is proved."
 
 

@@ -52,9 +52,7 @@ class Use:
         if not self.until:  # of a log that does not list its waivers
             return self.reason
         return (
-            f"{self.ticket}, until {self.until}: {self.reason}"
-            if self.ticket
-            else f"until {self.until}: {self.reason}"
+            f"{self.ticket}, until {self.until}: {self.reason}" if self.ticket else f"until {self.until}: {self.reason}"
         )
 
     def lines(self) -> Iterator[str]:

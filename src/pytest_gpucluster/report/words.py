@@ -125,10 +125,7 @@ MAX_SHOWN = 20  # findings
 def describe(verdict: Verdict | DeviatingVerdict, name: str, node: str) -> str:
     """Write a failed verdict of the check `name`: the first line says it all, the others what to do."""
     where = f" on {node}" if node else ""
-    lines = [
-        f"{name}{where}: {summed(verdict.findings)}",
-        *_table(verdict),
-    ]
+    lines = [f"{name}{where}: {summed(verdict.findings)}", *_table(verdict)]
     if verdict.cause:
         lines.append(f"likely cause: {verdict.cause}")
     if verdict.hint:

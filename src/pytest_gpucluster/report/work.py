@@ -48,7 +48,9 @@ TABLES = (
         who TEXT NOT NULL, note TEXT NOT NULL, changed REAL NOT NULL, reopened INTEGER NOT NULL, proof TEXT NOT NULL)""",
     "CREATE INDEX work_state ON work (cluster, simulated, state)",
 )
-_STORE = "INSERT OR REPLACE INTO work VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_STORE = (
+    "INSERT OR REPLACE INTO work VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 @dataclass(frozen=True)
@@ -127,13 +129,9 @@ class WorkTable:
                 raise ConfigError(f"item {number}: there is none; gpucluster punchlist lists the items")
             it = _made(row)
             if it.state == PROVED:
-                raise ConfigError(
-                    f"item {number}: is proved by run {it.proof}; a new failure gets a new number"
-                )
+                raise ConfigError(f"item {number}: is proved by run {it.proof}; a new failure gets a new number")
             if it.state not in FROM[state]:
-                raise ConfigError(
-                    f"item {number}: is {it.state}; gpucluster punchlist open {number} reopens it"
-                )
+                raise ConfigError(f"item {number}: is {it.state}; gpucluster punchlist open {number} reopens it")
             if it.state == state == CLAIMED and it.who != who:
                 raise ConfigError(
                     f"item {number}: {it.who} has claimed it; gpucluster punchlist open {number} releases it"
@@ -312,9 +310,7 @@ class _Passes:
         if not self.run.complete:
             return "the run was stopped"
         if set(item.nodes) <= {*self._nodes.get(item.check, ())}:
-            return (
-                f"the run lists no part in {item.slot} of {item.node}; select the suite that lists the parts"
-            )
+            return f"the run lists no part in {item.slot} of {item.node}; select the suite that lists the parts"
         return f"{item.check} did not pass on {folded(filter(None, item.nodes)) or CLUSTER}"
 
     def _is_listed(self, item: WorkItem) -> bool:

@@ -301,19 +301,14 @@ class ItemView:
         self._bound(metric, value <= bound, Quantity(bound, unit, f"<= {bound:g} {unit}"), cause, hint)
 
     def _bound(self, metric: Metric, good: bool, expected: Quantity, cause: str, hint: str) -> None:
-        part, measured = (
-            metric.part if metric.device else Part(name=metric.name),
-            Quantity(metric.value, metric.unit),
-        )
+        part, measured = (metric.part if metric.device else Part(name=metric.name), Quantity(metric.value, metric.unit))
         code = "below_bound" if metric.better == HIGHER else "above_bound"
         finding = Finding(part, measured, expected, code=code)
         outcome = Outcome.PASSED if good else Outcome.FAILED  # NaN compares false: it fails
         findings, metrics, name = () if good else (finding,), (metric,), self.record.check
         self.expect(Verdict(name, outcome, findings, metrics, cause=cause, hint=hint, action=Action.MONITOR))
 
-    def measure(
-        self, name: str, value: float, unit: str, *, device: Part | str = "", better: str = ""
-    ) -> float:
+    def measure(self, name: str, value: float, unit: str, *, device: Part | str = "", better: str = "") -> float:
         """Record a number: `measure("latency", 4.1, "us", device="mlx5_0")`; returns the value.
 
         `better` is "higher", "lower" or "neither"; by default the unit decides.
@@ -340,12 +335,7 @@ class ItemView:
         self.record.cells.append(put)
 
     def srun(
-        self,
-        argv: Sequence[str],
-        *,
-        nodes: Sequence[str] = (),
-        environment: str | None = None,
-        **options: Any,
+        self, argv: Sequence[str], *, nodes: Sequence[str] = (), environment: str | None = None, **options: Any
     ) -> StepResult:
         """Run a step: `srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
 

@@ -260,9 +260,7 @@ class ClusterSession:
         if held is None:
             raise StepError(f"no allocation holds {', '.join(nodes) or 'any node'}: the step cannot run")
         chosen = self.cluster.environment(environment, f"cluster {self.cluster.name}: environment")
-        request = StepRequest(
-            argv=tuple(argv), nodes=tuple(nodes) or held.nodes, environment=chosen, **options
-        )
+        request = StepRequest(argv=tuple(argv), nodes=tuple(nodes) or held.nodes, environment=chosen, **options)
         return run_step(slurm, held, request)
 
     def outcome(self, suite: Suite) -> Any:  # the controller's

@@ -40,9 +40,7 @@ class Sandbox(api.Sandbox):
     def next_step(self) -> str:
         """What a user types when the sandbox is up."""
         # the name stands for the sandbox in the default folder
-        cluster = (
-            "sandbox" if self.layout.root == Sandbox().layout.root else shlex.quote(str(self.cluster_file))
-        )
+        cluster = "sandbox" if self.layout.root == Sandbox().layout.root else shlex.quote(str(self.cluster_file))
         conf = shlex.quote(str(self.layout.conf))
         return f"pytest --cluster={cluster}; for Slurm's own commands and init: export SLURM_CONF={conf}"
 

@@ -74,20 +74,13 @@ def text(conf: Path, sandbox: Description, plan: Path) -> str:
         "profile": profile,
         "os": expected,
         "limits": {
-            it.name: {
-                "max_time": f"{it.max_minutes}m",
-                **({"max_nodes": it.max_nodes} if it.max_nodes else {}),
-            }
+            it.name: {"max_time": f"{it.max_minutes}m", **({"max_nodes": it.max_nodes} if it.max_nodes else {})}
             for it in sandbox.partitions
         },
         "sudo": True,
         "known": [_STARTING],
         **({} if healthy else {"not_applicable": _SHARED_HOST}),
-        **(
-            {"thresholds": _thresholds(sandbox), "nccl": _NCCL, "burnin": _BURNIN}
-            if healthy and healthy.gpus
-            else {}
-        ),
+        **({"thresholds": _thresholds(sandbox), "nccl": _NCCL, "burnin": _BURNIN} if healthy and healthy.gpus else {}),
         **({"ibfabric": {"plan": [str(plan)]}} if healthy and any(hca.near for hca in healthy.hcas) else {}),
         **({"container": container} if container else {}),
         **(_isolation(sandbox.isolation) if sandbox.isolation else {}),

@@ -29,10 +29,7 @@ ENDLESS = b"9" * 5000
 
 @pytest.mark.parametrize(
     "text",
-    [
-        *(b"1 Z 0", b"x X 0", b"1 o 0 4", b"1", b"", b"1 H 0 b", b"1 X zero"),
-        *(ENDLESS + b" P", b"1 X " + ENDLESS),
-    ],
+    [*(b"1 Z 0", b"x X 0", b"1 o 0 4", b"1", b"", b"1 H 0 b", b"1 X zero"), *(ENDLESS + b" P", b"1 X " + ENDLESS)],
 )
 def test_damaged_frames_are_reported(text: bytes) -> None:
     with pytest.raises(protocol.FrameError):

@@ -219,11 +219,7 @@ def test_what_a_state_means(
             "ALLOCATED MIXED IDLE+COMPLETING IDLE+BLOCKED IDLE+PERFCTRS DOWN+COMPLETING",
             "IDLE DOWN IDLE+DRAIN ERROR",
         ),
-        (
-            "reserved",
-            "RESERVED MAINT MIXED+MAINTENANCE+RESERVED",
-            "IDLE DOWN+RESERVED IDLE+DRAIN+MAINTENANCE",
-        ),
+        ("reserved", "RESERVED MAINT MIXED+MAINTENANCE+RESERVED", "IDLE DOWN+RESERVED IDLE+DRAIN+MAINTENANCE"),
     ],
 )
 def test_which_states_are_away_busy_or_reserved(what: str, states: str, others: str) -> None:

@@ -237,11 +237,7 @@ ABORTED = "srun: Job step aborted: Waiting up to 4 seconds\nsrun: error: gpu02: 
         (1, f"{CANCELLED} TASK FAILURE ***", ""),
         (1, f"{CANCELLED} NODE FAILURE ***", ""),
         (1, "srun: error: task 0 launch failed: x\nsrun: Job step aborted", ""),
-        (
-            1,
-            "srun: error: Task launch for StepId=3.1 failed on node gpu01: Job credential revoked",
-            "its job",
-        ),
+        (1, "srun: error: Task launch for StepId=3.1 failed on node gpu01: Job credential revoked", "its job"),
         (137, "srun: error: gpu02: task 0: Killed", ""),
         (7, "srun: error: gpu02: task 0: Exited with exit code 7", ""),
     ],
@@ -283,9 +279,7 @@ def test_a_node_that_first_heard_the_end_is_no_cause(tmp_path: Path, why: str, t
         fleet.wait_started()
         assert why in fleet.lost["gpu01"].text
         assert fleet.disconnected == {"gpu01", "gpu02"} - to_blame
-        assert {node: it.code for node, it in fleet.launch_failed.items()} == dict.fromkeys(
-            to_blame, "starts_no_task"
-        )
+        assert {node: it.code for node, it in fleet.launch_failed.items()} == dict.fromkeys(to_blame, "starts_no_task")
 
 
 def test_a_step_of_many_tasks_keeps_a_bounded_part_of_each() -> None:

@@ -88,8 +88,5 @@ def test_the_whole_answer_and_its_clock() -> None:
         assert b"Authorization: Basic Ym9iOmEgYg==" in requests[0]
         with pytest.raises(TransportError, match="larger than 1 bytes"):
             get(url, timeout=60.0, cap=1)
-    with (
-        service(lambda it: it.sendall(head + b"o")) as (url, _),
-        pytest.raises(TransportError, match="IncompleteRead"),
-    ):
+    with service(lambda it: it.sendall(head + b"o")) as (url, _), pytest.raises(TransportError, match="IncompleteRead"):
         get(url, timeout=60.0)

@@ -212,8 +212,7 @@ def test_two_gpus_share_a_switch_and_a_card_for_storage_stands_beside_them() -> 
 
 
 @pytest.mark.parametrize(
-    "card",
-    [{"rate": 12.5, "link_layer": "Ethernet"}, {"rate": 12.5}, {"rate": 50.0, "link_layer": "Ethernet"}],
+    "card", [{"rate": 12.5, "link_layer": "Ethernet"}, {"rate": 12.5}, {"rate": 50.0, "link_layer": "Ethernet"}]
 )
 def test_cards_of_two_ports_beside_each_gpu_are_not_the_rails(card: dict[str, Any]) -> None:
     cards = [
@@ -298,9 +297,7 @@ def test_a_bridge_is_known_by_its_vital_product_data_or_its_four_functions() -> 
     marked = listing("/sys/class/infiniband/mlx5_0/device/vpd", *port("mlx5_0", 1), *port("mlx5_1", 1))
     assert [role(it) for it in marked.ports] == ["bridge to NVSwitches", ""]
 
-    def functions(
-        number: int, layer: str = "InfiniBand", *, chip: str = "MT4129", more: int = 1
-    ) -> list[Any]:
+    def functions(number: int, layer: str = "InfiniBand", *, chip: str = "MT4129", more: int = 1) -> list[Any]:
         paths = [f"path mlx5_{i} {SLOT}.{i}" for i in range(number)]
         lines = [
             line.replace("Ethernet", layer)
@@ -437,9 +434,7 @@ def test_a_rail_from_topo_m_is_named_by_gpu_and_adapter() -> None:
 BRIDGE = "pci0000:15/0000:15:01.0"
 
 
-@pytest.mark.parametrize(
-    ("link", "gpu", "asked"), [("", "", 1), ("", BRIDGE, 1), (BRIDGE, "", 1), (BRIDGE, BRIDGE, 0)]
-)
+@pytest.mark.parametrize(("link", "gpu", "asked"), [("", "", 1), ("", BRIDGE, 1), (BRIDGE, "", 1), (BRIDGE, BRIDGE, 0)])
 def test_nvidia_smi_runs_only_without_pci_paths(tmp_path: Path, link: str, gpu: str, asked: int) -> None:
     device, tools = tmp_path / "sys/class/infiniband/mlx5_0", tmp_path / "bin"
     (device / "ports/1").mkdir(parents=True)

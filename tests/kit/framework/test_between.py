@@ -85,14 +85,7 @@ def test_a_sum_that_is_wrong_or_missing_proves_nothing() -> None:
 
 def test_tensorflow_on_the_cpu_of_a_gpu_node_is_not_proved() -> None:
     def loaded(gpus: int) -> PayloadResult:
-        fact = {
-            "tensorflow": "loaded",
-            "rank": 0,
-            "node": "gpu01",
-            "gpus": gpus,
-            "version": "2",
-            "python": "/p",
-        }
+        fact = {"tensorflow": "loaded", "rank": 0, "node": "gpu01", "gpus": gpus, "version": "2", "python": "/p"}
         return step("tensorflow", fact)
 
     verdict = tensorflow.devices("gpu01", loaded(0), loaded(0), 1)
@@ -107,10 +100,7 @@ def test_a_job_of_horovod_is_valid_on_several_nodes() -> None:
     launch = horovod.Launch("pytorch", "gloo", "srun")
 
     def world(wrong: int = 0, **more: Any) -> horovod.World:
-        places = (
-            {"rank": n, "node": node, "size": 2, "cross_rank": n, "cross_size": 2}
-            for n, node in enumerate(TWO)
-        )
+        places = ({"rank": n, "node": node, "size": 2, "cross_rank": n, "cross_size": 2} for n, node in enumerate(TWO))
         local = {"local_rank": 0, "local_size": 1, "wrong": {"float32": wrong}, "trained": {}}
         ranks = tuple({**place, **local} for place in places)
         return horovod.World(launch, TWO, ranks, nodes=TWO, **more)
@@ -148,8 +138,7 @@ def test_torch_is_compared_with_nodes_of_the_same_kind_only() -> None:
     def placed(*versions: str) -> PayloadResult:
         torch = ({"error": "", "version": version} for version in versions)
         return step(
-            "ddp",
-            *({"ddp": "place", "rank": n, "node": f"gpu0{n + 1}", "torch": it} for n, it in enumerate(torch)),
+            "ddp", *({"ddp": "place", "rank": n, "node": f"gpu0{n + 1}", "torch": it} for n, it in enumerate(torch))
         )
 
     found = placed("2.9.0", "2.9.0", "2.9.0", "2.7.0a0+gh200")

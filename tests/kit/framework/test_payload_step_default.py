@@ -93,9 +93,7 @@ def test_nccl_of_the_basepod_runs_in_its_container(monkeypatch: pytest.MonkeyPat
 CONDA = ["module load openmpi/4.1.5", "conda activate /shared/conda", "--mpi=pmi2", "=ib0"]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("v100-modules-conda", CONDA), ("aws-g4dn", ["NCCL_SOCKET_IFNAME=ens5"])]
-)
+@pytest.mark.parametrize(("name", "words"), [("v100-modules-conda", CONDA), ("aws-g4dn", ["NCCL_SOCKET_IFNAME=ens5"])])
 def test_nccl_of_the_examples_runs_in_their_environment(
     name: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,9 +106,7 @@ def test_nccl_of_the_examples_runs_in_their_environment(
 
 def test_without_it_the_failed_module_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = nccl(cluster(tmp_path), "nothing", monkeypatch, failing="module load gcc: failed on n1\n")
-    with pytest.raises(
-        NotAvailable, match=r"n\[1-2\] in environments\.default \(module load gcc: failed on n1\)"
-    ):
+    with pytest.raises(NotAvailable, match=r"n\[1-2\] in environments\.default \(module load gcc: failed on n1\)"):
         _ = made.runner
 
 

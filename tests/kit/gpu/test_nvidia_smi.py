@@ -121,9 +121,7 @@ def test_a_dead_driver_is_a_fact_and_stops_the_survey_and_a_diagnostic_explains_
 
 
 def test_a_hung_nvidia_smi_costs_the_later_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        nvidia_smi, "SURVEY", nvidia_smi.SURVEY.replace(f"limited {nvidia_smi.HANG}", "limited 2")
-    )
+    monkeypatch.setattr(nvidia_smi, "SURVEY", nvidia_smi.SURVEY.replace(f"limited {nvidia_smi.HANG}", "limited 2"))
     body = REPLAY % ("none", "none")
     answer = run_survey(tmp_path, body.replace('"nvlink -s")', '"nvlink -s") exec sleep 50;; never)'))
     assert len(nvidia_smi.parse_gpus(answer)) == 8
@@ -226,8 +224,7 @@ SICK_COUNTS = (
 
 
 @pytest.mark.parametrize(
-    ("text", "counts", "unread"),
-    [(NVLINK_5, (), ()), (NVLINK_5 + SICK, SICK_COUNTS, ((1, "Replay Errors", "N/A"),))],
+    ("text", "counts", "unread"), [(NVLINK_5, (), ()), (NVLINK_5 + SICK, SICK_COUNTS, ((1, "Replay Errors", "N/A"),))]
 )
 def test_harmless_counters_are_folded_on_the_node(
     tmp_path: Path, text: str, counts: tuple[Any, ...], unread: tuple[Any, ...]
@@ -463,10 +460,7 @@ def test_rows_and_processes() -> None:
     }
     header = "pid, gpu_uuid, used_gpu_memory [MiB], process_name"
     apps = nvidia_smi.parse_apps(survey(apps=f"{header}\n7, GPU-1, 3 MiB, a, b\n[N/A], GPU-2, [N/A], c"))
-    assert apps == (
-        nvidia_smi.GpuProcess(7, "GPU-1", 3 * MIB, "a, b"),
-        nvidia_smi.GpuProcess(None, "GPU-2", None, "c"),
-    )
+    assert apps == (nvidia_smi.GpuProcess(7, "GPU-1", 3 * MIB, "a, b"), nvidia_smi.GpuProcess(None, "GPU-2", None, "c"))
     assert nvidia_smi.parse_apps(survey(apps="pid\n7")) == (nvidia_smi.GpuProcess(7, "", None, "unnamed"),)
     assert nvidia_smi.parse_apps(survey(apps=header)) == ()
 

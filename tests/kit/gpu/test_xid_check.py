@@ -8,18 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from counter_examples import (
-    DRAIN,
-    MONITOR,
-    NOT_CHECKED,
-    PASSED,
-    REBOOT,
-    STAYS,
-    VENDOR,
-    WARNING,
-    CounterExample,
-    result,
-)
+from counter_examples import DRAIN, MONITOR, NOT_CHECKED, PASSED, REBOOT, STAYS, VENDOR, WARNING, CounterExample, result
 from judged import judged
 from kernel_logs import fold
 from suite_helpers import considered
@@ -144,10 +133,7 @@ MILD = [f"{SWITCH}20034, {text}" for text in ("Non-fatal, Link 30 LTSSM Fault Up
 LINK_EVENT = event(149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)")
 BIT_ERRORS = event(149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)")
 LINK_DOWN = event(149, "NETIR_LINK_DOWN Fatal XC0 i0 Link {} (0x{} 0x00000000)")
-NEEDS, NONE = (
-    LINK_DOWN.format("01", "02102011"),
-    LINK_DOWN.format("03", "02606011"),
-)  # subcodes 100001, 100110
+NEEDS, NONE = (LINK_DOWN.format("01", "02102011"), LINK_DOWN.format("03", "02606011"))  # subcodes 100001, 100110
 CONTAINED = event(94, "pid=7, name=a, Contained: CE User Channel (0x9). RST: {}, D-RST: No")
 ASKED = event(154, "GPU recovery action changed from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)")
 DRAINED = event(154, "GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)")
@@ -307,9 +293,7 @@ def test_a_gpu_given_up_before_the_driver_was_loaded_again_is_a_warning(tmp_path
 
 def test_lines_that_name_no_gpu_are_shown_with_those_that_do(tmp_path: Path) -> None:
     probe = "nvidia 0000:43:00.0: probe with driver nvidia failed with error -1"
-    (found,) = verdict_of(
-        fold(tmp_path, probe, "NVRM: None of the NVIDIA devices were initialized.")
-    ).findings
+    (found,) = verdict_of(fold(tmp_path, probe, "NVRM: None of the NVIDIA devices were initialized.")).findings
     assert "None of the NVIDIA devices" in str(found.measured)
 
 

@@ -126,7 +126,9 @@ def test_tasks_that_did_not_start_are_named_without_the_nodes_that_were_killed()
 
 
 def test_nodes_are_those_that_srun_names() -> None:
-    text = "NCCL error: x\nsrun: error: gpu02: tasks 2-3,5: Exited with exit code 1\nsrun: error: gpu01: task 0: Killed\n"
+    text = (
+        "NCCL error: x\nsrun: error: gpu02: tasks 2-3,5: Exited with exit code 1\nsrun: error: gpu01: task 0: Killed\n"
+    )
     assert explain(text)[0].host == "gpu[01-02]"
     assert mpi_errors.nodes_of_tasks(text) == {2: "gpu02", 3: "gpu02", 5: "gpu02", 0: "gpu01"}
 

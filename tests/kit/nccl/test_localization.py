@@ -268,10 +268,7 @@ class Course:
         words += [f"link {one}-{other}" for one, other in found.bad_links]
         words += [f"leaf {leaf}" for leaf in found.bad_leaves]
         words += [f"part {part}" for parts in found.bad_parts.values() for part in parts]
-        words += [
-            f"open {' '.join(it.candidates)}: {' '.join(it.reason.text.split()[:2])}"
-            for it in found.unresolved
-        ]
+        words += [f"open {' '.join(it.candidates)}: {' '.join(it.reason.text.split()[:2])}" for it in found.unresolved]
         return "; ".join(words)
 
 

@@ -56,9 +56,7 @@ def test_collnet() -> None:
     assert not info("CollNet 00/1 : 3 [receive] via NET/IB/12").collnet
 
 
-OF_NETWORK = (
-    "IB_HCA SOCKET_IFNAME NET_GDR_LEVEL COLLNET_ENABLE CROSS_NIC PXN_DISABLE OOB_NET_ENABLE TOPO_FILE COMM_ID"
-)
+OF_NETWORK = "IB_HCA SOCKET_IFNAME NET_GDR_LEVEL COLLNET_ENABLE CROSS_NIC PXN_DISABLE OOB_NET_ENABLE TOPO_FILE COMM_ID"
 WITHOUT_EFFECT = "ASYNC_ERROR_HANDLING IGNORE_CPU_AFFINITY CONF_FILE RAS_ENABLE"
 
 
@@ -108,9 +106,7 @@ def test_each_line_of_a_log() -> None:
     ],
 )
 def test_channels(via: str, kind: str) -> None:
-    log = printed(
-        f"INFO Channel 01/0 : 0[3] -> 1[a] [send] via {via}", f"INFO Ring 2 : 1[3] -> 0[a] via {via}"
-    )
+    log = printed(f"INFO Channel 01/0 : 0[3] -> 1[a] [send] via {via}", f"INFO Ring 2 : 1[3] -> 0[a] via {via}")
     assert log.channels == {NcclConnection(1, 0, 1, kind), NcclConnection(2, 1, 0, kind)}
     for where, place in (({0: "a", 1: "b"}, "between"), ({0: "a", 1: "a"}, "within"), ({0: "a"}, "unplaced")):
         paths = log.paths(where)

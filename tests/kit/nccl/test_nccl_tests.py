@@ -122,7 +122,9 @@ COLUMNS = (
 )
 ONE = "1024 256 float sum -1 10.24 0.10 0.10 0 20.48 0.05 0.05 0\n"
 TWO = "2048 512 float sum -1 10.24 0.20 0.20 0 20.48 0.10 0.10 N/A\n"
-TAIL = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.1125\n#\n# Collective test concluded: all_reduce_perf\n"
+TAIL = (
+    "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.1125\n#\n# Collective test concluded: all_reduce_perf\n"
+)
 WHOLE = HEAD + COLUMNS + ONE + TWO + TAIL
 
 
@@ -354,9 +356,7 @@ def test_a_row_that_a_log_line_parts() -> None:
 
 # --- lines, and lines that are almost one
 
-SIZES_LINE = (
-    "# nThread 1 nGpus 2 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 1 validation: 1 graph: 0\n"
-)
+SIZES_LINE = "# nThread 1 nGpus 2 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 1 validation: 1 graph: 0\n"
 RANK = "#  Rank  0 Group  0 Pid   2836 on         vm device  1 [0000:00:06] NVIDIA H200"
 
 
@@ -426,9 +426,7 @@ def test_how_many_elements_are_wrong(cell: str, wrong: int | None) -> None:
 
 
 NAMELESS = HEAD.replace("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n", "")
-OLDER = NAMELESS.replace("# Collective test starting: all_reduce_perf\n", "").replace(
-    "maxBytes 2048", "maxBytes 1024"
-)
+OLDER = NAMELESS.replace("# Collective test starting: all_reduce_perf\n", "").replace("maxBytes 2048", "maxBytes 1024")
 BELOW = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.1\n"
 
 
@@ -510,11 +508,7 @@ MESSAGES = (
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_a_message_beside_a_right_table_is_no_failure(message: str) -> None:
-    for text in (
-        f"{message}\n{WHOLE}",
-        WHOLE.replace(COLUMNS, f"{message}\n{COLUMNS}"),
-        f"{WHOLE}{message}\n",
-    ):
+    for text in (f"{message}\n{WHOLE}", WHOLE.replace(COLUMNS, f"{message}\n{COLUMNS}"), f"{WHOLE}{message}\n"):
         output = read(text, rc=0)
         assert (output.runs[0].complete, output.problems, len(output.messages)) == (True, (), 1)
 

@@ -27,9 +27,7 @@ def recorded() -> Connections:
     for line in TEXT.splitlines():
         label, _, rest = line.partition(": ")
         lines[int(label)].append(rest)
-    return connections(
-        TaskResult(rank, f"n{rank // 2 + 1}", 0, stderr="\n".join(text)) for rank, text in lines.items()
-    )
+    return connections(TaskResult(rank, f"n{rank // 2 + 1}", 0, stderr="\n".join(text)) for rank, text in lines.items())
 
 
 def profile(transport: str | None) -> Profile:
@@ -40,9 +38,7 @@ def test_sockets_instead_of_the_fabric_fail_the_nodes() -> None:
     outcome, reason, findings, _ = spelled(transport("n3", recorded(), profile("NET/IB/GDRDMA")))
     assert (outcome, reason) == ("failed", "")
     assert len(findings) == 1
-    assert findings[0].startswith(
-        "n[1-4]: ranks 0->4, 2->5, 3->4, 4->0 ...: NET/Socket between nodes / NET/IB/GDRDMA"
-    )
+    assert findings[0].startswith("n[1-4]: ranks 0->4, 2->5, 3->4, 4->0 ...: NET/Socket between nodes / NET/IB/GDRDMA")
 
 
 def test_the_transport_of_the_profile_passes() -> None:

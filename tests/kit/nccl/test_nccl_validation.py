@@ -48,9 +48,7 @@ def rank_of(number: int, gpus: int) -> RankLine:
 def run_of(nodes: int = 2, gpus: int = 2, **change: Any) -> NcclRun:
     world = nodes * gpus
     ranks = tuple(rank_of(number, gpus) for number in range(world))
-    run = NcclRun(
-        "2.19.6", "all_reduce", ranks, (SMALL, LARGE), 0, 7.5, complete=True, world=world, validation=True
-    )
+    run = NcclRun("2.19.6", "all_reduce", ranks, (SMALL, LARGE), 0, 7.5, complete=True, world=world, validation=True)
     return replace(run, **change)
 
 
@@ -106,10 +104,7 @@ def test_a_good_run_is_believed_and_measured() -> None:
     assert verdict.outcome is Outcome.PASSED, reported(verdict)
 
 
-TIMEOUT, RELAYED = (
-    LaunchFailure("timeout", "gpu02", "Test timeout", "pairs"),
-    LaunchFailure("relayed", "", "x", "h"),
-)
+TIMEOUT, RELAYED = (LaunchFailure("timeout", "gpu02", "Test timeout", "pairs"), LaunchFailure("relayed", "", "x", "h"))
 IN_PLACE = replace(LARGE, in_place=replace(GOOD, wrong=5))
 OUT_OF_PLACE = replace(LARGE, out_of_place=replace(GOOD, wrong=4))
 UNCHECKED = replace(LARGE, out_of_place=replace(GOOD, wrong=None))
@@ -200,9 +195,7 @@ OUT_OF_MEMORY = (
     "OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. "
     "GPU 0 has a total capacity of 139.80 GiB of which 527.56 MiB is free. Process 1142 has 136.86 GiB memory in use."
 )
-STUB = (
-    "Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a stub library (torch 2.11.0+cu130)"
-)
+STUB = "Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a stub library (torch 2.11.0+cu130)"
 BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
 NO_SPACE, LIMITS = "Cuda failure 'out of memory'", "limits of this process: 32 GiB of address space"
 SHM = "Error while creating shared memory segment /dev/shm/nccl-1enYdo (size 9637888), error: No space left on device (28)"
@@ -216,12 +209,7 @@ NO_INTERFACE = "NCCL error: Bootstrap : no socket interface found"
 @pytest.mark.parametrize(
     ("code", "what", "cause", "words"),
     [
-        (
-            "",
-            OUT_OF_MEMORY,
-            "out of memory",
-            "rank 1 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory.",
-        ),
+        ("", OUT_OF_MEMORY, "out of memory", "rank 1 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory."),
         ("no_gpu", NO_DEVICE, "no GPU", f"rank 1 (GPU 0000:00:07): {NO_DEVICE}"),
         ("", "RuntimeError: odd", "a rank failed", "rank 1 (GPU 0000:00:07): RuntimeError: odd"),
         ("", "No module named 'torch'", "no torch", "No module named 'torch'"),
@@ -320,8 +308,7 @@ def test_singletons_are_caught() -> None:
 
 def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> str:
     ranks = "".join(
-        f"gpu0{r // 2 + 1}:1:1 [0] NCCL INFO comm 0x1 rank {r} nRanks 4 nNodes 2 localRanks 2\n"
-        for r in range(4)
+        f"gpu0{r // 2 + 1}:1:1 [0] NCCL INFO comm 0x1 rank {r} nRanks 4 nNodes 2 localRanks 2\n" for r in range(4)
     )
     return ranks + f"gpu01:1:1 [0] NCCL INFO Channel 00/0 : {source}[1] -> {target}[0] {tag}via {path}\n"
 

@@ -19,9 +19,7 @@ def localised(nodes: tuple[str, ...], noise: float, expected: float | None = Non
     dice = random.Random(2)
     plan = Localiser(nodes, alone=False, expected={"within": expected} if expected else None)
     while batch := plan.next_rounds():
-        plan.feed(
-            Measurement(pair, 90 * dice.lognormvariate(0, noise)) for groups in batch for pair in groups
-        )
+        plan.feed(Measurement(pair, 90 * dice.lognormvariate(0, noise)) for groups in batch for pair in groups)
     return plan.verdict().smallest
 
 

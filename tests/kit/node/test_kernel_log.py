@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 PAGE_FAULT = "NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=a, Ch 00000008"
 OFF = "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=a, GPU has fallen off the bus."
-CORRECTABLE = (
-    "EDAC MC1: {} CE memory read error on CPU_SrcID#1_Ha#0_Chan#0_DIMM#1 (channel:1 slot:1 page:0x0)"
-)
+CORRECTABLE = "EDAC MC1: {} CE memory read error on CPU_SrcID#1_Ha#0_Chan#0_DIMM#1 (channel:1 slot:1 page:0x0)"
 USB = "usb 1-1: new device"
 
 
@@ -80,9 +78,7 @@ def test_an_error_is_sent_and_information_is_not(tmp_path: Path, line: str, *, s
 
 
 def test_the_gravest_level_of_an_event_is_kept(tmp_path: Path) -> None:
-    log = fold_raw(
-        tmp_path, "".join(f"<{n}>[ 10{at}.0] nvme nvme0: failed {n}\n" for at, n in enumerate((3, 1, 2)))
-    )
+    log = fold_raw(tmp_path, "".join(f"<{n}>[ 10{at}.0] nvme nvme0: failed {n}\n" for at, n in enumerate((3, 1, 2))))
     assert [(event.count, event.level) for event in log.events] == [(3, 1)]
     words = ("emerg", "alert", "crit", "err")
     log = fold_raw(tmp_path, "".join(f"kern  :{it:6}: [ 5.0] nvme {it}: failed\n" for it in words))
@@ -91,16 +87,15 @@ def test_the_gravest_level_of_an_event_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_journal_is_read_where_dmesg_is_forbidden_and_its_errors_have_a_level(tmp_path: Path) -> None:
-    lines = {
-        "all": ["a: new", "EXT4-fs (sda1): Remounting filesystem read-only", "b: failed"],
-        "err": ["b: failed"],
-    }
+    lines = {"all": ["a: new", "EXT4-fs (sda1): Remounting filesystem read-only", "b: failed"], "err": ["b: failed"]}
     texts_of = {
         name: "".join(f"[  100.{at}] g kernel: {it}\\n" for at, it in enumerate(lines["all"]) if it in found)
         for name, found in lines.items()
     }
     (tmp_path / "dmesg").write_text("#!/bin/sh\necho 'dmesg: Operation not permitted' >&2\nexit 1\n")
-    journal = f'#!/bin/sh\ncase "$*" in (*"-p err"*) printf "{texts_of["err"]}";; (*) printf "{texts_of["all"]}";; esac\n'
+    journal = (
+        f'#!/bin/sh\ncase "$*" in (*"-p err"*) printf "{texts_of["err"]}";; (*) printf "{texts_of["all"]}";; esac\n'
+    )
     (tmp_path / "journalctl").write_text(journal)
     for tool in ("dmesg", "journalctl"):
         (tmp_path / tool).chmod(0o755)
@@ -131,10 +126,7 @@ def test_a_record_of_the_firmware_is_one_event_with_the_name_of_its_module(tmp_p
 
 def test_a_message_of_three_lines_names_its_gpu(tmp_path: Path) -> None:
     """github.com/NVIDIA/NVSentinel/issues/155."""
-    gone = (
-        "NVRM: (PCI ID: 10de:26b5) installed in this system has",
-        "NVRM: fallen off the bus and is not responding.",
-    )
+    gone = ("NVRM: (PCI ID: 10de:26b5) installed in this system has", "NVRM: fallen off the bus and is not responding.")
     lines = ["[ 1843.3] NVRM: The NVIDIA GPU 0000:b3:00.0", *(f"               {it}" for it in gone)]
     (event,) = fold_raw(tmp_path, "\n".join(lines) + "\n").of(GPU)
     assert (event.device, event.last) == ("0000:b3:00.0", 1843.3)
@@ -317,9 +309,7 @@ ROW = "seen\t3\t4\t[    1.5]\t[ 2.25]\t3\t{}"
 END = "end\t900\t1\t2\t3\t[ 12.5]"
 
 
-def folded(
-    *rows: str, first: str = "[ 0.5] x", end: str = END, clock: str = "1700000100 100.5 7"
-) -> KernelLog:
+def folded(*rows: str, first: str = "[ 0.5] x", end: str = END, clock: str = "1700000100 100.5 7") -> KernelLog:
     text = "\n".join(("source dmesg", f"clock {clock}", f"from\t{first}", *rows, end))
     return parse(Answer("gpu01", 0, f"{text}\n".encode()))
 
@@ -373,8 +363,7 @@ def test_every_value_of_an_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("[   12.500000]", 12.5), ("[12.5]", 12.5), ("[.5]", None), ("[a1.5]", None), ("[1.b]", None)],
+    ("text", "seconds"), [("[   12.500000]", 12.5), ("[12.5]", 12.5), ("[.5]", None), ("[a1.5]", None), ("[1.b]", None)]
 )
 def test_the_time_of_a_line_is_in_brackets(text: str, seconds: float | None) -> None:
     assert folded(end=f"end\t900\t1\t2\t3\t{text}").loaded == seconds

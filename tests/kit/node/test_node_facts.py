@@ -12,9 +12,7 @@ from pytest_gpucluster.kit.node.node_facts import MACHINE, SOFTWARE, packages, r
 
 RECORDED = DATA / "h200x8"
 H100 = "index, uuid, name, memory.total [MiB], mig.mode.current, ecc.mode.current, compute_mode\n"
-PORTS = (
-    "port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;;;;;\nnet lo;unknown;\nend\n"
-)
+PORTS = "port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;;;;;\nnet lo;unknown;\nend\n"
 VIRTUAL = "Architecture:     x86_64\nHypervisor vendor:   KVM\n\nQEMU\nend\n"
 
 
@@ -55,9 +53,7 @@ def test_single_gpu_and_mig_of_some() -> None:
 
 def test_what_cannot_be_read_is_reported() -> None:
     found = read_hardware(
-        answer("@@ gpus 127\nsh: nvidia-smi: not found\n"),
-        answer("cut"),
-        Answer("n", None, problem="timed out"),
+        answer("@@ gpus 127\nsh: nvidia-smi: not found\n"), answer("cut"), Answer("n", None, problem="timed out")
     )
     assert (found.gpus, found.virtual) == ((), None)
     assert [one.partition(":")[0] for one in found.unread] == ["GPUs", "adapters and interfaces", "machine"]

@@ -39,10 +39,7 @@ FRAMEWORKS = {"torch", "tensorflow", "horovod", "ray", "mpi4py", "submitit"}
 PARTS = (PRELUDE, PRELUDE.with_name("collective_data.py"), PRELUDE.with_name("rendezvous.py"))
 # parts that use nothing of the prelude
 WITHOUT_PRELUDE = {
-    *(
-        PRELUDE.with_name(f"{name}.py")
-        for name in ("c_library", "own_folder", "tensor_bits", "perftest_output")
-    ),
+    *(PRELUDE.with_name(f"{name}.py") for name in ("c_library", "own_folder", "tensor_bits", "perftest_output")),
     SOURCE / "suites" / "storage" / "payload_rates.py",
     SOURCE / "suites" / "training" / "payload_model.py",
 }
@@ -55,9 +52,7 @@ def defined(tree: ast.Module) -> set[str]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            names |= {
-                it.id for it in ast.walk(node) if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)
-            }
+            names |= {it.id for it in ast.walk(node) if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)}
     return names
 
 
@@ -65,9 +60,7 @@ def parts_of(tree: ast.Module) -> Iterator[ast.Module]:
     """Yield the parts of a sent payload in the order in which they run, itself last."""
     for node in tree.body:
         match node:
-            case ast.Expr(
-                value=ast.Call(func=ast.Name("exec"), args=[ast.Call(args=[ast.Constant(str(text)), *_])])
-            ):
+            case ast.Expr(value=ast.Call(func=ast.Name("exec"), args=[ast.Call(args=[ast.Constant(str(text)), *_])])):
                 yield from parts_of(ast.parse(text))
     yield tree
 

@@ -227,16 +227,9 @@ UNSTATED: Cases = {
 
 @pytest.mark.parametrize(
     ("check", "given", "expected"),
-    [
-        (check, given, expected)
-        for of in (STATES, UNSTATED)
-        for check, rows in of.items()
-        for expected, *given in rows
-    ],
+    [(check, given, expected) for of in (STATES, UNSTATED) for check, rows in of.items() for expected, *given in rows],
 )
-def test_each_case_has_its_verdict(
-    check: Callable[..., Verdict], given: list[Any], expected: str | list[str]
-) -> None:
+def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str | list[str]) -> None:
     verdict = check(*given)
     assert all(one.code and one.action is None for one in verdict.findings), "no node is at fault"
     if isinstance(expected, list):

@@ -45,13 +45,9 @@ def survey(private: str = "none", level: str = "None", user: str = "eve", **chan
     return Survey(
         outputs={
             ("scontrol", "show", "config"): "".join(f"{key} = {value}\n" for key, value in config.items()),
-            ("scontrol", "show", "partition", "-o", "-a"): PARTITION.format("p", "ml")
-            + PARTITION.format("q", "ALL"),
+            ("scontrol", "show", "partition", "-o", "-a"): PARTITION.format("p", "ml") + PARTITION.format("q", "ALL"),
             ("id", "-un"): f"{user}\n",
-            (
-                *["sacctmgr", "-nP", "show", "user"],
-                "format=User,AdminLevel",
-            ): f"root|Administrator\neve|{level}\n",
+            (*["sacctmgr", "-nP", "show", "user"], "format=User,AdminLevel"): f"root|Administrator\neve|{level}\n",
             ("sacctmgr", "show", "configuration"): f"\nSlurmDBD configuration:\nPrivateData = {private}\n",
             qos: rows(QOS_LIMITS, QOS),
             associations: rows(ASSOCIATION_LIMITS, ASSOCIATIONS),

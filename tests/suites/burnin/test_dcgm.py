@@ -7,17 +7,7 @@ from typing import Any
 
 import pytest
 from burnin_helpers import CONFIG, failed, fleet
-from counter_examples import (
-    CONFIGURE,
-    DRAIN,
-    MONITOR,
-    NOT_CHECKED,
-    PASSED,
-    REBOOT,
-    WARNING,
-    CounterExample,
-    result,
-)
+from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_CHECKED, PASSED, REBOOT, WARNING, CounterExample, result
 from judged import judged
 from suite_helpers import considered
 
@@ -53,9 +43,7 @@ def of(out: str, rc: int = 226, err: str = "") -> Verdict:
     return dcgm.dcgm(whole, "a", CONFIG)
 
 
-def warned(
-    severity: int | None = None, category: int | None = HARDWARE_MEMORY, words: str = "words"
-) -> dict[str, Any]:
+def warned(severity: int | None = None, category: int | None = HARDWARE_MEMORY, words: str = "words") -> dict[str, Any]:
     fields = {"warning": words, "error_id": 4711, "error_severity": severity, "error_category": category}
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -76,9 +64,7 @@ def three(name: str, status: str | None, *warnings: Any, **more: Any) -> str:
     """Return DCGM 2's and 3's JSON of one test."""
     told = {"warnings": warnings[0] if len(warnings) == 1 else warnings} if warnings else {}
     tests = [{"name": name, "results": [{"status": status, **told, **more}]}]
-    return json.dumps(
-        {"DCGM GPU Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}}
-    )
+    return json.dumps({"DCGM GPU Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}})
 
 
 PASS = {"status": "Pass"}
@@ -173,8 +159,7 @@ def test_software_that_passes_alone_is_no_pass_of_the_hardware() -> None:
         ({"Deployment": "Pass", "Hardware": "Skip", "Stress": "Pass"}, PASSED),
     ):
         categories = [
-            {"category": it, "tests": [{"name": it, "results": [{"status": status}]}]}
-            for it, status in tests.items()
+            {"category": it, "tests": [{"name": it, "results": [{"status": status}]}]} for it, status in tests.items()
         ]
         verdict = of(json.dumps({"DCGM Diagnostic": {"test_categories": categories}}))
         assert result(verdict) == expected

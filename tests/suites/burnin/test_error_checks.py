@@ -6,20 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from burnin_helpers import (
-    CONFIG,
-    GPU_1,
-    UUID,
-    fleet,
-    gpu_of,
-    healthy,
-    hello,
-    load,
-    one_node,
-    reason,
-    risen,
-    sick,
-)
+from burnin_helpers import CONFIG, GPU_1, UUID, fleet, gpu_of, healthy, hello, load, one_node, reason, risen, sick
 from constants import with_constants
 from counter_examples import DRAIN, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT, WARNING
 from judged import figures, judged
@@ -218,16 +205,12 @@ IBTA = "IBTA: bit error ratio 1e-12, 11,520 errors in 8 h at 400 Gb/s"
 RMA, CATALOGUE = "NVIDIA RMA policy: no criterion", "Xid catalogue"
 
 
-def sensed(
-    *parts: str, node: str = "a", own: float | None = None, **peaks: Any
-) -> Callable[[BurninResult], None]:
+def sensed(*parts: str, node: str = "a", own: float | None = None, **peaks: Any) -> Callable[[BurninResult], None]:
     """Return a change: what the sensors of GPUs showed, and their own slowdown temperature."""
 
     def change(whole: BurninResult) -> None:
         for part in parts:
-            whole.nodes[node].peaks[part] = Peaks(
-                samples=10, **{**peaks, "slow": Counter(peaks.get("slow", {}))}
-            )
+            whole.nodes[node].peaks[part] = Peaks(samples=10, **{**peaks, "slow": Counter(peaks.get("slow", {}))})
         for gpu in (whole.nodes[node].hello or {})["gpus"]:
             gpu["slow_celsius"] = own
 

@@ -27,16 +27,7 @@ from burnin_helpers import (
     sick,
     trouble,
 )
-from counter_examples import (
-    CONFIGURE,
-    DRAIN,
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    VENDOR,
-    CounterExample,
-)
+from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, VENDOR, CounterExample
 from judged import figures, judged
 from suite_helpers import considered
 
@@ -162,9 +153,7 @@ def test_a_load_that_reports_a_problem_and_why_one_was_not_measured(name: str) -
         nodes["a"] = absent
         reason(check(whole, "a", CONFIG), NOT_CHECKED, why)
     if name != "nccl":  # another node may be the cause
-        nodes["a"] = NodeTotals(
-            "a", hello=hello("a"), problems=[problem(kind, "the load ended", code="killed")]
-        )
+        nodes["a"] = NodeTotals("a", hello=hello("a"), problems=[problem(kind, "the load ended", code="killed")])
         reason(check(whole, "a", CONFIG), NOT_CHECKED, "see burnin.survived")
 
 
@@ -231,10 +220,7 @@ def test_the_gpu_whose_result_differs_is_named_and_the_others_are_not() -> None:
     verdict = checks.corruption(whole, "a")
     assert (judged(verdict), figures(verdict.findings[0].measured)) == ((VENDOR, [GPU_1]), [7])
     checked = Metric("burnin_products_checked", 36, "products")
-    assert {*verdict.metrics} == {
-        checked,
-        Metric("burnin_checking", 0.2, "of the time", verdict.findings[0].part),
-    }
+    assert {*verdict.metrics} == {checked, Metric("burnin_checking", 0.2, "of the time", verdict.findings[0].part)}
     assert checks.corruption(whole, "b").outcome is Outcome.PASSED
 
 
@@ -313,9 +299,7 @@ def excused(*own: str, other: str = "Xid", code: str = "", **more: NodeTotals) -
     """Return whether node a, whose collectives failed so, is acquitted."""
     nodes = {
         "a": NodeTotals("a", problems=[problem("nccl", text) for text in own]),
-        "b": NodeTotals(
-            "b", problems=[problem("hbm", "illegal memory access"), problem("nccl", other, code=code)]
-        ),
+        "b": NodeTotals("b", problems=[problem("hbm", "illegal memory access"), problem("nccl", other, code=code)]),
     }
     return not checks.nccl(BurninResult(nodes | more, 60), "a", CONFIG).findings
 

@@ -83,11 +83,7 @@ class Tools:
         if argv[0] == "nvidia-smi":
             answers = {"-q": recorded_xml(), "nvlink": self.links}
             silent = argv[1] == "nvlink" and not self.links
-            return (
-                9 if silent else self.status,
-                answers.get(argv[1], f"{UUID}, 40, 690, 1700, 0x8\n"),
-                "no NVML",
-            )
+            return (9 if silent else self.status, answers.get(argv[1], f"{UUID}, 40, 690, 1700, 0x8\n"), "no NVML")
         if argv[0] in ("dmesg", "journalctl"):
             return (0, self.log, "") if self.log else (1, "", f"denied\n{argv[0]} says no\n")
         if "ls -d" in words:
@@ -418,9 +414,7 @@ class Worker(payload.WorkerProcess):
 
     def results(self, command: Any, end: float) -> Any:
         dtypes = command.get("dtypes", [None])
-        return [
-            {**self.part(), "load": command["load"], "dtype": it, **self.answers.get(it, {})} for it in dtypes
-        ]
+        return [{**self.part(), "load": command["load"], "dtype": it, **self.answers.get(it, {})} for it in dtypes]
 
     def kill(self) -> None: ...
 
@@ -435,14 +429,10 @@ def worker(index: int, *, busy: bool) -> Worker:
 class Ran:
     """An agent in this process: what it said, and what its workers were asked for."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *rounds: list[dict[str, Any]], **options: Any
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *rounds: list[dict[str, Any]], **options: Any) -> None:
         Tools(monkeypatch)
         Worker.made, Worker.answers, self.said = [], options.pop("answers", {}), list[dict[str, Any]]()
-        self.left = [
-            json.dumps({"do": "round", "id": n, "round": n, "loads": it}) for n, it in enumerate(rounds)
-        ]
+        self.left = [json.dumps({"do": "round", "id": n, "round": n, "loads": it}) for n, it in enumerate(rounds)]
         read, self.write = os.pipe()
         monkeypatch.setattr(payload, "WorkerProcess", Worker)
         monkeypatch.setattr(payload, "again", lambda *words: [*words])
@@ -475,10 +465,7 @@ class Ran:
 
 def test_each_node_takes_its_part_of_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    groups = [
-        {"members": ["n0", "n2"], "ranks": [4, 4]},
-        {"members": ["n5", "n1"], "ranks": [4, 2], "port": 9},
-    ]
+    groups = [{"members": ["n0", "n2"], "ranks": [4, 4]}, {"members": ["n5", "n1"], "ranks": [4, 2], "port": 9}]
     other = [{"members": ["n0"], "ranks": [4]}]
     loads = [{"load": "nccl", "seconds": 1, "groups": it} for it in (groups, other)]
     beside = [{"load": "cpu", "seconds": 1}]

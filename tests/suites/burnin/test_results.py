@@ -18,10 +18,7 @@ def test_a_power_limit_below_the_cards_own() -> None:
 
 
 def test_a_gpu_that_its_node_did_not_list_is_named_by_its_uuid() -> None:
-    assert (str(NodeTotals("a").part("GPU-x")), str(NodeTotals("a").part("mlx5_0/1"))) == (
-        "GPU-x",
-        "mlx5_0 port 1",
-    )
+    assert (str(NodeTotals("a").part("GPU-x")), str(NodeTotals("a").part("mlx5_0/1"))) == ("GPU-x", "mlx5_0 port 1")
 
 
 def line(load: str = "matmul", *results: dict[str, Any], **more: Any) -> dict[str, Any]:

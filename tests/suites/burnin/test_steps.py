@@ -125,9 +125,7 @@ def burnin_of(
     section = with_constants(BurninConfig, constants or {}, **config, **named)
     environments = {"torch": environment} if environment else {}
     group = Group(nodes=f"n[0-{nodes - 1}]", profile=Profile(name="x", description="", source=""))
-    cluster = Cluster(name="lab", groups=(group,), environments=environments).model_copy(
-        update={"burnin": section}
-    )
+    cluster = Cluster(name="lab", groups=(group,), environments=environments).model_copy(update={"burnin": section})
     agents.gpus, names = gpus, [f"n{i}" for i in range(nodes)]
     held = Allocation(agents, 7, names)
     return Burnin(agents, held, cluster, {}, nodes=names, gpus=gpus, seconds=seconds)

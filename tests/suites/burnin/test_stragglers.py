@@ -51,9 +51,7 @@ def eight(metric: str, slow: float, usual: float, **of_others: Any) -> BurninRes
     return BurninResult(nodes, 60)
 
 
-@pytest.mark.parametrize(
-    ("metric", "compared"), [("bf16", True), ("power", True), ("h2d", False), ("cpu", False)]
-)
+@pytest.mark.parametrize(("metric", "compared"), [("bf16", True), ("power", True), ("h2d", False), ("cpu", False)])
 def test_gpus_are_compared_by_name_and_hosts_by_cpus_and_gpus(metric: str, *, compared: bool) -> None:
     others = eight(metric, 510.0, 800.0, cpus=32)
     verdict = stragglers(others, "a", CONFIG)

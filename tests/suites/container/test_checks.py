@@ -193,10 +193,7 @@ CASES: Table = {
         ("configure: --no-container-remap-root [0, 1000]", good(back={"uid": "0"})),
     ],
     checks.entrypoint: [
-        (
-            "configure: --container-entrypoint [1]",
-            replace(good(entrypoint=BROKEN), entrypoint_elsewhere=True),
-        ),
+        ("configure: --container-entrypoint [1]", replace(good(entrypoint=BROKEN), entrypoint_elsewhere=True)),
         ("not applicable", good(plain={"rc": "no"})),
         ("not checked [1]", good(entrypoint=BROKEN)),
     ],
@@ -207,10 +204,7 @@ CASES: Table = {
         ("not checked", NOT_IMPORTED),
     ],
     checks.remove: [
-        (
-            "configure: named container",
-            replace(good(), not_removed=Explanation("still_listed", "still listed")),
-        ),
+        ("configure: named container", replace(good(), not_removed=Explanation("still_listed", "still listed"))),
         ("not checked", replace(good(), not_removed=Explanation(NO_LIST, UNKNOWN))),
     ],
     checks.gpus: [

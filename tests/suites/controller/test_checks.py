@@ -16,13 +16,7 @@ from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.suites.controller import checks
 from pytest_gpucluster.suites.controller.checks import Controllers, DaemonLog, Diagnostics
 from pytest_gpucluster.suites.controller.config import ControllerConfig
-from pytest_gpucluster.suites.controller.facts import (
-    ControllerState,
-    LogLine,
-    Scheduler,
-    SdiagStats,
-    parse_sdiag,
-)
+from pytest_gpucluster.suites.controller.facts import ControllerState, LogLine, Scheduler, SdiagStats, parse_sdiag
 from pytest_gpucluster.suites.controller.log_lines import ErrorKind, folded
 
 CONFIG = ControllerConfig()
@@ -59,11 +53,7 @@ def test_every_controller_must_answer(found: Controllers, backup: bool, expected
 
 
 def judged(
-    *,
-    settings: dict[str, str] | None = None,
-    seconds: float = 0.1,
-    later: SdiagStats | None = None,
-    **changes: Any,
+    *, settings: dict[str, str] | None = None, seconds: float = 0.1, later: SdiagStats | None = None, **changes: Any
 ) -> Verdict:
     known = {"MessageTimeout": "10 sec", "MaxDBDMsgs": "20012", **(settings or {})}
     return checks.load(Diagnostics(replace(LOAD, **changes), later, seconds, known), CONFIG)
@@ -174,9 +164,7 @@ MACHINES: tuple[tuple[str, str, str, str, Any], ...] = (
 )
 ODD = ("state could not be saved", "a user's job exceeded its memory")  # a log proves no fault of now
 COUNTER_EXAMPLES = tuple(
-    CounterExample(
-        f"controller.{check}", machine, source, expected, judge, sick=expected == MONITOR or machine in ODD
-    )
+    CounterExample(f"controller.{check}", machine, source, expected, judge, sick=expected == MONITOR or machine in ODD)
     for check, machine, source, expected, judge in MACHINES
 )
 test_controllers_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

@@ -39,9 +39,7 @@ class World:
     history: Path | None = None
     need_slurm = ClusterSession.need_slurm
 
-    def __init__(
-        self, *, slurm: bool = True, sudo: bool = False, sandbox: bool = False, **settings: str
-    ) -> None:
+    def __init__(self, *, slurm: bool = True, sudo: bool = False, sandbox: bool = False, **settings: str) -> None:
         self.slurm = self if slurm else None
         self.cluster = self.plan = self
         self.sudo, self.sandbox, self.settings = sudo, sandbox, settings
@@ -72,9 +70,7 @@ def test_requests_are_made_once_in_a_session() -> None:
     assert [name for name, it in vars(suite).items() if isinstance(it, Fact) and not it.once] == []
 
 
-@pytest.mark.parametrize(
-    ("sudo", "sandbox", "used"), [(True, False, True), (True, True, False), (False, False, False)]
-)
+@pytest.mark.parametrize(("sudo", "sandbox", "used"), [(True, False, True), (True, True, False), (False, False, False)])
 def test_the_log_is_read_as_root_where_the_cluster_file_allows_it(
     monkeypatch: pytest.MonkeyPatch, *, sudo: bool, sandbox: bool, used: bool
 ) -> None:
@@ -109,9 +105,7 @@ def test_lines_count_since_the_last_accepted_run_that_showed_them(
     world.history = tmp_path / "history"
     began = STARTED - accepted
     with contextlib.closing(History(world.history, create=True)) as history:
-        history.add(
-            Recorded("r1", "prod", False, began, began, 0, "", (RecordedItem("", check, "passed"),), ())
-        )
+        history.add(Recorded("r1", "prod", False, began, began, 0, "", (RecordedItem("", check, "passed"),), ()))
     assert counted(world, monkeypatch) == count
 
 

@@ -250,10 +250,7 @@ def ended(*which: int, problem: str = "", **how: Any) -> PayloadResult:
 
 HOSTS = {"task2": resolving("127.0.1.1", "::1"), "task3": resolving("127.0.1.1", "10.0.0.1")}
 NO_NAME, ABSENT = resolving(error="unknown"), {"torch": {"version": "", "error": "No module"}}
-BOTH = {
-    **using(NCCL_SOCKET_IFNAME="ib0,ib1", GLOO_SOCKET_IFNAME="eth0"),
-    "interfaces": [f"e{n}" for n in range(9)],
-}
+BOTH = {**using(NCCL_SOCKET_IFNAME="ib0,ib1", GLOO_SOCKET_IFNAME="eth0"), "interfaces": [f"e{n}" for n in range(9)]}
 ONE_BUS = {f"rank{n}": on_gpu("", "0000:1b") for n in (0, 2, 3)}
 WRONG = [*first_facts(1, 2), {"ddp": "reduced", "elements": 10, "wrong": 3, "seconds": 0.5}]
 UNTOLD, ONE = ended(0, 1, problem="late", rc=None, signal=9, facts=()), "gpu01 rank 1"
@@ -372,9 +369,7 @@ def test_who_set_a_variable_of_a_job() -> None:
 
 def test_a_port_that_was_drawn_and_is_taken() -> None:
     def taken(*facts: dict[str, Any]) -> bool:
-        task = PayloadTask(
-            0, "n", 3, None, tuple({"ddp": "place", "port": "", "given": {}} | f for f in facts)
-        )
+        task = PayloadTask(0, "n", 3, None, tuple({"ddp": "place", "port": "", "given": {}} | f for f in facts))
         return ddp.own_port_taken(PayloadResult("ddp", ("n",), 1, (task,)))
 
     failed = {"ddp": "failed", "port": 1}

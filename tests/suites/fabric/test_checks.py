@@ -11,20 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_CHECKED, PASSED, WARNING, CounterExample, result
-from fabric_helpers import (
-    CONTENT,
-    GOOD_GIDS,
-    IB,
-    NONE,
-    ROCE,
-    THERE,
-    ZEROS,
-    answer,
-    gid_table,
-    gids,
-    host,
-    listing,
-)
+from fabric_helpers import CONTENT, GOOD_GIDS, IB, NONE, ROCE, THERE, ZEROS, answer, gid_table, gids, host, listing
 from framework_helpers import told
 from judged import figures, judged, parts
 from suite_helpers import considered

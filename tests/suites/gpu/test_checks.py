@@ -87,13 +87,7 @@ def test_without_a_driver_one_check_fails_and_few_pass() -> None:
     passed = {name for name, verdict in judge(host).items() if verdict.outcome is Outcome.PASSED}
     assert passed == {"gpu.device_files", "gpu.fabric_manager", "gpu.libraries", "gpu.xid"}
     assert (
-        failing(
-            Host(
-                gpus=nvidia_smi.Gpus(
-                    driver_problem="NVIDIA-SMI has failed", owner="a diagnostic owns the GPUs"
-                )
-            )
-        )
+        failing(Host(gpus=nvidia_smi.Gpus(driver_problem="NVIDIA-SMI has failed", owner="a diagnostic owns the GPUs")))
         == []
     )
 

@@ -31,10 +31,7 @@ def machine(tmp_path: Path) -> Answer:
     (folder / "libnvidia-ptxjitcompiler.so.1").write_bytes(b"<html>not found</html>\n")
     (folder / "libnvidia-fatbinaryloader.so.418.56").write_bytes(b"")
     rows = [f"\t{one} (libc6,x86-64, OS ABI: Linux 2.3.99) => {folder}/{one}" for one in CACHED]
-    rows += [
-        f"\tlibcuda.so.1 (libc6) => {tmp_path}/lib32/libcuda.so.1",
-        "\tlibc.so.6 (libc6,x86-64) => /lib/libc.so.6",
-    ]
+    rows += [f"\tlibcuda.so.1 (libc6) => {tmp_path}/lib32/libcuda.so.1", "\tlibc.so.6 (libc6,x86-64) => /lib/libc.so.6"]
     (tmp_path / "ldconfig").write_text("#!/bin/sh\ncat <<'X'\n" + "\n".join(rows) + "\nX\n")
     (tmp_path / "ldconfig").chmod(0o755)
     command = f"PATH={tmp_path}:$PATH; {LIBRARIES.command}"
@@ -67,7 +64,9 @@ def test_answers_that_cannot_be_judged() -> None:
 
 
 def test_a_file_that_the_user_may_not_read_is_not_bad() -> None:
-    text = b"\tlibcuda.so.1 (libc6,AArch64) => /lib/libcuda.so.1\nbad\ngrep: /lib/libcuda.so.1: Permission denied\nend\n"
+    text = (
+        b"\tlibcuda.so.1 (libc6,AArch64) => /lib/libcuda.so.1\nbad\ngrep: /lib/libcuda.so.1: Permission denied\nend\n"
+    )
     assert read_libraries(Answer("n1", 0, text)) == Libraries({"/lib/libcuda.so.1": True}, {})
 
 

@@ -94,9 +94,7 @@ def test_output_that_reports_too_few_gpus(output: str, *, end: bool) -> None:
 
 def test_the_cause_replaces_that_of_the_check_unless_other_findings_need_it() -> None:
     few, other = Finding(GPUS, Quantity(7, "GPUs"), Quantity(8, "GPUs")), Finding("node", "lost", "answers")
-    verdict = Verdict(
-        "x", Outcome.FAILED, (few,), cause="c", hint="h", action=Action.DRAIN, never_healthy="n"
-    )
+    verdict = Verdict("x", Outcome.FAILED, (few,), cause="c", hint="h", action=Action.DRAIN, never_healthy="n")
     found = MissingGpus(7, 8, "GPU 5 missing", "reseat it")
     assert with_missing(verdict, found) == replace(verdict, cause="GPU 5 missing", hint="reseat it")
     both = with_missing(replace(verdict, findings=(few, other)), found)

@@ -93,12 +93,7 @@ def test_gpus_that_no_profile_states_are_not_accepted_unseen(
 
 
 def test_a_compute_gpu_is_seen_on_the_pci_bus_and_a_display_or_a_switch_is_none(tmp_path: Path) -> None:
-    functions = [
-        ("0x030200", "0x10de"),
-        ("0x030000", "0x10de"),
-        ("0x068000", "0x10de"),
-        ("0x030200", "0x1002"),
-    ]
+    functions = [("0x030200", "0x10de"), ("0x030000", "0x10de"), ("0x068000", "0x10de"), ("0x030200", "0x1002")]
     for number, (kind, vendor) in enumerate(functions):
         (tmp_path / f"0000:0{number}:00.0").mkdir()
         (tmp_path / f"0000:0{number}:00.0/class").write_text(kind + "\n")

@@ -5,21 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-from gpu_helpers import (
-    LOST,
-    PROFILE,
-    changed,
-    devices,
-    failing,
-    gpus,
-    judge,
-    put,
-    said,
-    states,
-    told,
-    unread,
-    verdict,
-)
+from gpu_helpers import LOST, PROFILE, changed, devices, failing, gpus, judge, put, said, states, told, unread, verdict
 
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus

@@ -46,9 +46,7 @@ def step(found: dict[str, dict[str, Any]] | None, **ended: Any) -> PayloadResult
     return PayloadResult("isolation", (NODE,), 1, (task,) if found is not None else (), **ended)
 
 
-def step_pair(
-    first: dict[str, Any] | None = None, second: dict[str, Any] | None = None, **changes: Any
-) -> StepPair:
+def step_pair(first: dict[str, Any] | None = None, second: dict[str, Any] | None = None, **changes: Any) -> StepPair:
     """Return a healthy pair of steps with these facts instead."""
     both: dict[str, Any] = {"folders": {"found": {"/tmp": TMP, "/dev/shm": SHM}}, "met": {"met": True}}
     steps = {
@@ -93,9 +91,7 @@ def login(found: Login | None, *, refused: bool = True) -> Verdict:
 
 
 def pty(rc: int | None, terminal: bool | None, text: str = "") -> Verdict:
-    return checks.pty(
-        [PtyResult("gpu09", CommandEnd(0), True), PtyResult(NODE, CommandEnd(rc), terminal, text)]
-    )
+    return checks.pty([PtyResult("gpu09", CommandEnd(0), True), PtyResult(NODE, CommandEnd(rc), terminal, text)])
 
 
 APART = reach(0, cores=1) | {"met": {"met": False}}  # not at the same time

@@ -55,11 +55,7 @@ def test_the_stack_of_debian_and_changes_of_it() -> None:
         ("usepam|usepam yes", "usepam|", {"use_pam": ""}),
         # the module is in an included file
         (f"{ADOPTS}     pam_slurm_adopt.so", f"pam|common-account:{ADOPTS[9:]} pam_slurm_adopt.so", {}),
-        (
-            f"{ADOPTS}     pam_slurm_adopt.so",
-            f"pam|sshd:account include a\npam|a:{ADOPTS[9:]} pam_slurm_adopt.so",
-            {},
-        ),
+        (f"{ADOPTS}     pam_slurm_adopt.so", f"pam|sshd:account include a\npam|a:{ADOPTS[9:]} pam_slurm_adopt.so", {}),
         ("sshd|yes\n", "", {"readable": False}),
         # a file that includes itself ends the search
         ("pam|sshd:@include common-auth", "pam|sshd:@include sshd", {}),

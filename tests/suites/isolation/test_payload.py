@@ -39,9 +39,7 @@ def test_two_tasks_meet_only_while_both_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert not payload.meets(f"alone-{os.getpid()}", "first", "second")
     monkeypatch.setattr(payload, "MEETING", 20.0)
     found: list[bool] = []
-    other = threading.Thread(
-        target=lambda: found.append(payload.meets(f"both-{os.getpid()}", "second", "first"))
-    )
+    other = threading.Thread(target=lambda: found.append(payload.meets(f"both-{os.getpid()}", "second", "first")))
     other.start()
     assert payload.meets(f"both-{os.getpid()}", "first", "second")
     other.join()

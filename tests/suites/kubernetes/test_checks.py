@@ -47,9 +47,7 @@ def listed(*items: dict[str, Any]) -> tuple[list[kube.KubeNode], list[kube.Pod],
     return kube.read_objects(json.dumps({"kind": "List", "items": list(items)}))
 
 
-def node(
-    name: str = "gpu01", *, created: float = YEAR, since: float = 9 * DAY, **given: Any
-) -> kube.KubeNode:
+def node(name: str = "gpu01", *, created: float = YEAR, since: float = 9 * DAY, **given: Any) -> kube.KubeNode:
     """Return a node with eight GPUs; given: labels, spec, capacity, what is left of it, and conditions TYPE="STATUS REASON"."""
     labels, spec, capacity, left = (dict(given.pop(it, ())) for it in ("labels", "spec", "capacity", "left"))
     whole = {GPU: "8", **capacity}
@@ -81,9 +79,7 @@ def pod(name: str, *, started: float = 200 * DAY, **given: Any) -> dict[str, Any
     return {"kind": "Pod", "metadata": meta, "spec": spec, "status": status}
 
 
-def of_plugin(
-    *, ready: bool = True, restarts: int = 0, ended: float | None = None, **more: Any
-) -> dict[str, Any]:
+def of_plugin(*, ready: bool = True, restarts: int = 0, ended: float | None = None, **more: Any) -> dict[str, Any]:
     """Return a pod of the device plugin, whose container ended so many seconds ago."""
     last = {"finishedAt": ago(ended), "reason": "Error", "exitCode": 1} if ended is not None else {}
     container = {"name": "main", "ready": ready, "restartCount": restarts, "state": more.pop("state", {})}
@@ -329,10 +325,7 @@ def test_condition_of_an_agent() -> None:
         ("AcceleratedHardwareReady", "False", "NvidiaDeviceCountMismatch", MONITOR),
         ("AcceleratedHardwareReady", "False", "DCGMError", WARNING),
         ("DeprecatedPullingSchemaV1Image", "True", "", PASSED),
-        *(
-            (f"{it}Ready", "False", "x", WARNING)
-            for it in ("ContainerRuntime", "Kernel", "Networking", "Storage")
-        ),
+        *((f"{it}Ready", "False", "x", WARNING) for it in ("ContainerRuntime", "Kernel", "Networking", "Storage")),
         *((it, "True", "x", WARNING) for it in AGENTS.split()),
         # no list names these
         ("SysLogsXIDError", "True", "x", WARNING),

@@ -131,7 +131,9 @@ def test_the_shell_gives_up_once_the_ttl_has_passed(tmp_path: Path, created: str
     clock = tmp_path / "uptime"
     clock.write_text("0.5 9\n")
     text = script(jobs.__package__, "delete.sh").replace("/proc/uptime", str(clock)).replace("sleep", ": #")
-    refused = f"cat >/dev/null; read -r n _ <{clock}; echo $((${{n%.*}} + 1)).5 9 >{clock}; echo '(Internal)' >&2; exit 1"
+    refused = (
+        f"cat >/dev/null; read -r n _ <{clock}; echo $((${{n%.*}} + 1)).5 9 >{clock}; echo '(Internal)' >&2; exit 1"
+    )
     argv = ("sh", "-c", text, "sh", "1", "3", "{}", "sh", "-c", refused)
     done = subprocess.run(argv, input=f"{created}\n", capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (1 if tries else 0, "(Internal)\n" * tries)

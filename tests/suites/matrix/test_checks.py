@@ -60,9 +60,7 @@ def test_a_matrix_in_which_no_cell_works_is_not_accepted() -> None:
     assert matrix.cell(Cell("srun", "nccl", State.LACKING, "no torch")).outcome is Outcome.NOT_CHECKED
 
 
-NO_PMI = Finding(
-    "gpu01", Quote("OMPI was not built with SLURM's PMI support"), "a world", code="mpi_without_pmi"
-)
+NO_PMI = Finding("gpu01", Quote("OMPI was not built with SLURM's PMI support"), "a world", code="mpi_without_pmi")
 LONELY = Finding("srun", "4 programs, each rank 0 of 1", "one world", code="singletons")
 OTHER = Finding("rank 3", "2 times", "once", code="repeated")
 
@@ -114,19 +112,13 @@ def work(*told: tuple[str, str], problem: str = "", gpus: str = "GPUs") -> CellW
 CASES: Table = {
     checks.cell: [
         ("passed", Cell("srun", "cpu", State.EXPECTED, "why", BROKEN)),
-        (
-            "configure: srun with CPU: step not_started; srun with CPU: n2 silent",
-            broken("cpu", BROKEN, "srun"),
-        ),
+        ("configure: srun with CPU: step not_started; srun with CPU: n2 silent", broken("cpu", BROKEN, "srun")),
         *((f"configure: srun + Pyxis with {it} broken", broken(it.lower())) for it in ("GPU", "NCCL", "CPU")),
         ("configure: srun + Pyxis with MPI: rank 3 repeated [2]", broken("mpi", failed(OTHER))),
         ("passed", Cell("srun", "cpu", State.WORKS)),
         ("not applicable", Cell("srun", "cpu", State.NOT_APPLICABLE, "none")),
         ("configure: mpirun with GPU broken", broken("gpu", None, "mpirun")),
-        (
-            "configure: srun + Pyxis, framework image with NCCL broken",
-            broken("nccl", failed(), "srun_framework"),
-        ),
+        ("configure: srun + Pyxis, framework image with NCCL broken", broken("nccl", failed(), "srun_framework")),
         (
             "configure: srun + Pyxis with MPI: rank 3 repeated; srun + Pyxis with MPI: srun singletons [2, 4, 0, 1]",
             broken("mpi", failed(OTHER, LONELY)),

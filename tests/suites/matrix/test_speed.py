@@ -83,10 +83,7 @@ def test_what_differs_is_the_cause_only_if_it_can_slow_a_run() -> None:
     both = {**bound, LIBRARY: "MPICH", PMI: "pmi2"}
     fine = Speed(9, "GB/s", {**free, LIBRARY: "Open MPI", PMI: "pmix"})
     assert [*speed.differences(Speed(1, "GB/s", both), fine)] == [CPUS, LIBRARY, PMI]
-    told = (
-        Speed(1, "GB/s", {**free, VARIABLES: "UCX_TLS=tcp"}),
-        Speed(9, "GB/s", {**free, VARIABLES: "none"}),
-    )
+    told = (Speed(1, "GB/s", {**free, VARIABLES: "UCX_TLS=tcp"}), Speed(9, "GB/s", {**free, VARIABLES: "none"}))
     by_variables = speed.speed(compared(("mpirun", told[1:] * 2), ("srun", told[:1] * 2), column="mpi"))
     assert by_variables.cause == "MPI has other variables: UCX_TLS=tcp; with mpirun: none"
     alike = speed.speed(compared(("mpirun", (fast, fast)), ("srun", (replace(slow, facts=free),) * 2)))

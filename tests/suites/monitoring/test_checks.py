@@ -8,15 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import (
-    CONFIGURE,
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    WARNING,
-    CounterExample,
-)
+from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, CounterExample
 from judged import judged
 from suite_helpers import considered
 
@@ -63,9 +55,7 @@ def grafana(**changes: Any) -> Verdict:
     return checks.grafana(seen(**changes))
 
 
-def target(
-    node: str = "gpu01", ports: tuple[tuple[str, int], ...] = (("node", 9100),), **more: Any
-) -> Verdict:
+def target(node: str = "gpu01", ports: tuple[tuple[str, int], ...] = (("node", 9100),), **more: Any) -> Verdict:
     return checks.target(seen(**more), node, dict(ports))
 
 

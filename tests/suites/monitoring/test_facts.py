@@ -55,12 +55,7 @@ def test_durations_of_prometheus(told: str | None, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("annotations", "summary"),
-    [
-        ({"summary": "a\nb"}, "a b"),
-        ({"description": "d"}, "d"),
-        ({"summary": "", "description": "e"}, "e"),
-        ({}, ""),
-    ],
+    [({"summary": "a\nb"}, "a b"), ({"description": "d"}, "d"), ({"summary": "", "description": "e"}, "e"), ({}, "")],
 )
 def test_an_alert_is_read_whole(annotations: dict[str, str], summary: str) -> None:
     labels = {"alertname": "Hot", "severity": "critical", "instance": "gpu01:9100"}
@@ -104,8 +99,7 @@ def test_answers_that_are_no_facts(read: Callable[[bytes], object], text: bytes,
 
 
 @pytest.mark.parametrize(
-    ("hosts", "node"),
-    [("x b.org a", "n2"), ("10.0.0.1", ""), ("a.b.c", "n1"), ("::1 b", "n2"), ("b.x", "n3")],
+    ("hosts", "node"), [("x b.org a", "n2"), ("10.0.0.1", ""), ("a.b.c", "n1"), ("::1 b", "n2"), ("b.x", "n3")]
 )
 def test_the_node_that_hosts_name(hosts: str, node: str) -> None:
     assert monitoring.owner(tuple(hosts.split()), {"a": "n1", "b": "n2", "10": "n9", "b.x": "n3"}) == node

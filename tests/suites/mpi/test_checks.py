@@ -73,9 +73,7 @@ def test_what_a_node_has_is_read() -> None:
     openmpi = read_installed("gpu01", text_of("prepare-openmpi.txt"))
     assert (openmpi.mpirun, openmpi.launcher) == ("/usr/bin/mpirun", MpiVersion("Open MPI", "4.1.4"))
     assert (openmpi.srun_types, openmpi.program("c")) == (("pmix",), MpiVersion("Open MPI", "4.1.4"))
-    assert openmpi.problems == {
-        "python": Explanation("not_importable", "/usr/bin/python3: No module named 'mpi4py'")
-    }
+    assert openmpi.problems == {"python": Explanation("not_importable", "/usr/bin/python3: No module named 'mpi4py'")}
     mpich = read_installed("gpu01", text_of("prepare-mpich.txt"))
     paths = ["/opt/mpich/bin/mpirun", "/usr/bin/mpirun", "/bin/mpirun"]
     assert [found.path for found in mpich.mpiruns] == paths
@@ -203,10 +201,7 @@ SLOW_PAIRS = "; ".join(f"link {one} - {other}" for one, other in RING[1:3]) + " 
 CASES: Table = {
     mpi_world.world: [
         ("passed: mpirun, c [1]", of(rank(0, 1), ntasks_per_node=1, nodes=("gpu01",))),
-        (
-            "monitor: size of the world world_size; mpirun, c [1, 4, 4]",
-            of(rank(0), rank(1), rank(2), rank(3, 1)),
-        ),
+        ("monitor: size of the world world_size; mpirun, c [1, 4, 4]", of(rank(0), rank(1), rank(2), rank(3, 1))),
         ("monitor: mpirun exit_status; mpirun singletons; mpirun, c [1, 0, 2, 0, 1, 2, 2]", TWO_LONELY),
         ("monitor: mpirun singletons; mpirun, c [4, 0, 1, 4, 4]", LONELY),
         ("monitor: ranks 2 silent; mpirun, c [0, 3, 3]", of(rank(0), rank(1), rank(3))),
@@ -227,7 +222,7 @@ CASES: Table = {
         (
             "monitor: gpu01 rank 0 no_data; gpu01 rank 1 wrong_data [0, 0, 2, 1024]",
             of(rank(0, elements=0), rank(1, wrong=2)),
-        ),
+        )
     ],
     checks.threads: [
         ("not checked", of(), "single"),
@@ -239,11 +234,7 @@ CASES: Table = {
         ("not checked", of(), 5.0),
         ("monitor: link gpu01 - rank 9 no_value; gpu01-rank 9 [0, 5, 0]", paired(0.0, ranks=(0, 9)), 5.0),
         # gpu03 is slow with each neighbour, and then all are
-        (
-            f"monitor: {SLOW_PAIRS}; {ALL_PAIRS} [50, 10, 50, 10, 2, 50, 50, 2]",
-            ring(2e-6, 5e-5, 5e-5, 2e-6),
-            10.0,
-        ),
+        (f"monitor: {SLOW_PAIRS}; {ALL_PAIRS} [50, 10, 50, 10, 2, 50, 50, 2]", ring(2e-6, 5e-5, 5e-5, 2e-6), 10.0),
         (f"monitor: {ALL_SLOW}; {ALL_PAIRS} [{'50, 10, ' * 4}50, 50, 50, 50]", ring(*[5e-5] * 4), 10.0),
     ],
     checks.bandwidth: [
@@ -286,11 +277,7 @@ CASES: Table = {
         ("configure: mpirun no_majority [4, 4.1, 4]", OLD, usual(OLD)),
         ("passed", GOOD, usual(GOOD)),
         ("configure: mpirun differs_from_peers [4.1, 2, 3]", NO_MPIRUN, usual(GOOD, NO_MPIRUN)),
-        (
-            "configure: mpirun; MPI of C programs differs_from_peers [5, 4.1, 2, 3, 5, 2, 3]",
-            HYDRA,
-            usual(GOOD, HYDRA),
-        ),
+        ("configure: mpirun; MPI of C programs differs_from_peers [5, 4.1, 2, 3, 5, 2, 3]", HYDRA, usual(GOOD, HYDRA)),
     ],
 }
 test_each_case_has_its_verdict = decided(CASES)
@@ -335,11 +322,7 @@ def test_nodes_of_another_partition_or_architecture_have_their_own_mpi() -> None
     [
         (run(rc=1), "the launcher did not start one world", ""),
         (run(rc=1, failures=(failure("MPI without PMI", "gpu02"),)), "no PMI support: mpirun", "hint of it"),
-        (
-            of(rank(0), failures=(failure("killed", ""), failure("orte_ess_init", ""))),
-            "mpirun: killed",
-            "hint of it",
-        ),
+        (of(rank(0), failures=(failure("killed", ""), failure("orte_ess_init", ""))), "mpirun: killed", "hint of it"),
         (LONELY, "the programs found no PMI of this launcher", "mpirun belongs to another MPI"),
         (replace(LONELY, launcher="srun"), "the programs found no PMI of this launcher", "srun --mpi=pmi2"),
     ],

@@ -39,9 +39,7 @@ class Fabric:
 
     def __init__(self, nodes: int, bad: dict[str, float], *, traffic: float = 0.0, loses: str = "") -> None:
         self.nodes = tuple(f"gpu{number:02}" for number in range(nodes))
-        self.model = LinkModel(
-            network=dict.fromkeys(bad, 0.7), shares=dict(bad.items()), traffic=traffic, seed=3
-        )
+        self.model = LinkModel(network=dict.fromkeys(bad, 0.7), shares=dict(bad.items()), traffic=traffic, seed=3)
         self.loses, self.lost = loses, dict[str, str]()
         self.batches: list[Batch] = []
 
@@ -63,9 +61,7 @@ class Fabric:
 
 
 @pytest.mark.parametrize(("confidence", "fewest"), [(0.95, 59), (0.5, 14), (0.99, 90)])
-def test_sound_nodes_are_free_after_as_many_rounds_as_the_confidence_needs(
-    confidence: float, fewest: int
-) -> None:
+def test_sound_nodes_are_free_after_as_many_rounds_as_the_confidence_needs(confidence: float, fewest: int) -> None:
     fabric = Fabric(8, {})
     assert measurements_for(confidence) == fewest
     judged = fabric.judged(confidence)

@@ -188,10 +188,7 @@ LINKS = {"nvlinks": 10, "nvlink_speed": 50.0}
 SWITCHED = {**LINKS, "nvswitch": True}
 # a tray of GB200 or GB300: its NVSwitches are the rack's
 TRAY = profile(
-    {"count": 4, "nvlinks": 18, "nvlink_speed": 53.125, "fabric_state": True},
-    hcas=4,
-    rate=100.0,
-    link_layer="Ethernet",
+    {"count": 4, "nvlinks": 18, "nvlink_speed": 53.125, "fabric_state": True}, hcas=4, rate=100.0, link_layer="Ethernet"
 )
 
 
@@ -202,13 +199,7 @@ TRAY = profile(
         ("all_gather", SWITCHED, {}, 500, "10 NVLinks x 50 GB/s"),
         ("all_reduce", SWITCHED, {}, 750, "10 NVLinks x 50 GB/s x 1.5 (the switch reduces)"),
         ("all_reduce", SWITCHED, {"nvls": False}, 500, "10 NVLinks x 50 GB/s"),
-        (
-            "all_reduce",
-            {**LINKS, "fabric_state": True},
-            {},
-            750,
-            "10 NVLinks x 50 GB/s x 1.5 (the switch reduces)",
-        ),
+        ("all_reduce", {**LINKS, "fabric_state": True}, {}, 750, "10 NVLinks x 50 GB/s x 1.5 (the switch reduces)"),
     ],
 )
 def test_the_ceiling_within_a_node(
@@ -224,11 +215,7 @@ def test_the_ceiling_within_a_node(
 
 @pytest.mark.parametrize(
     ("collective", "share", "shown"),
-    [
-        ("all_reduce", 2 * 11 / 12, "1.83"),
-        ("all_gather", 11 / 12 * 3 / 2, "1.38"),
-        ("alltoall", 11 / 32, "0.344"),
-    ],
+    [("all_reduce", 2 * 11 / 12, "1.83"), ("all_gather", 11 / 12 * 3 / 2, "1.38"), ("alltoall", 11 / 32, "0.344")],
 )
 def test_the_ceiling_between_nodes(collective: str, share: float, shown: str) -> None:
     def of(nodes: int = 3, **fabric: Any) -> Ceiling | None:
@@ -282,9 +269,7 @@ def above_floor(lowest: Floor | str, *rows: BandwidthThreshold, run: NcclRun | N
 def test_without_a_row_the_largest_message_must_reach_the_floor() -> None:
     good = above_floor(Floor(239.0, 478.1, "18 NVLinks x 26.562 GB/s"))
     assert good.outcome is Outcome.PASSED
-    assert good.metrics == judged_by(
-        239.0, "at least 239.00 GB/s (half of 478.1 GB/s: 18 NVLinks x 26.562 GB/s)"
-    )
+    assert good.metrics == judged_by(239.0, "at least 239.00 GB/s (half of 478.1 GB/s: 18 NVLinks x 26.562 GB/s)")
     assert above_floor(Floor(365.76, 732.0, "at the floor")).outcome is Outcome.PASSED
     assert above_floor(Floor(1000.0, 2000.0, "rows go first"), row(365)).outcome is Outcome.PASSED
     assert above_floor(Floor(1.0, 2.0, "rows go first"), row(400)).outcome is Outcome.FAILED

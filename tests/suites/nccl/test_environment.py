@@ -18,14 +18,10 @@ from pytest_gpucluster.suites.nccl.image_environment import image_environment
 H200, T4 = load_profile("h200-8"), load_profile("sandbox-t4")
 PORTS = tuple(HcaPort(f"mlx5_{n}", 1, "ACTIVE", "InfiniBand") for n in range(8))
 STORAGE = HcaPort("mlx5_bond_0", 1, "ACTIVE", "Ethernet")
-NODE = NcclEnvironment(
-    ports=(*PORTS, STORAGE), interfaces=frozenset({"lo", "eno1", "docker0"}), libraries=frozenset()
-)
+NODE = NcclEnvironment(ports=(*PORTS, STORAGE), interfaces=frozenset({"lo", "eno1", "docker0"}), libraries=frozenset())
 
 
-def judged(
-    found: NcclEnvironment, variables: dict[str, str], *, profile: Profile = H200, image: str = ""
-) -> Verdict:
+def judged(found: NcclEnvironment, variables: dict[str, str], *, profile: Profile = H200, image: str = "") -> Verdict:
     return checks.environment(replace(found, environment=variables), {}, profile, {}, image)
 
 
@@ -109,9 +105,7 @@ def test_a_file_that_tasks_cannot_read(name: str) -> None:
     assert of(there, setting) == ([], [])
 
 
-@pytest.mark.parametrize(
-    "libraries", [frozenset({"libnccl-net-ofi.so"}), frozenset({"libnccl-net-ofi.so.1"}), None]
-)
+@pytest.mark.parametrize("libraries", [frozenset({"libnccl-net-ofi.so"}), frozenset({"libnccl-net-ofi.so.1"}), None])
 def test_a_plugin_that_the_loader_finds_or_may_find(libraries: frozenset[str] | None) -> None:
     assert of(replace(NODE, libraries=libraries), "NCCL_NET_PLUGIN=ofi") == ([], [])
 

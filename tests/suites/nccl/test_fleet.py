@@ -78,11 +78,7 @@ def test_a_node_below_the_hard_limit_is_watched_while_something_else_may_be_the_
 
 
 def test_at_the_hard_limit_no_node_is_named() -> None:
-    wrong = (
-        Measurement(("a", "b"), 1.0, "wrong data"),
-        Measurement(("a", "b", "c"), 1.0),
-        Measurement(("a", "d")),
-    )
+    wrong = (Measurement(("a", "b"), 1.0, "wrong data"), Measurement(("a", "b", "c"), 1.0), Measurement(("a", "d")))
     for measured, hard in ((fed("ab:30 ac:1"), 30.0), (fed("ab:1"), None), (wrong, 30.0)):
         assert judged(pairs("a", Localisation(), *measured, hard=hard)) == ("passed", [])
 
@@ -99,8 +95,7 @@ def links(found: Localisation, *measured: Measurement, nodes: tuple[str, ...] = 
 
 def test_evidence_is_of_the_node_or_link_that_is_named() -> None:
     lines = tuple(
-        Evidence(text, frozenset(nodes.split()))
-        for text, nodes in (("slow", "a b"), ("odd", "aa b"), ("odd", "a bb"))
+        Evidence(text, frozenset(nodes.split())) for text, nodes in (("slow", "a b"), ("odd", "aa b"), ("odd", "a bb"))
     )
     (node,) = pairs("a", Localisation(("a",), evidence=lines[:2]), *fed("ab:3")).findings
     (link,) = links(Localisation((), (("a", "b"),), evidence=lines), *fed("ab:3")).findings

@@ -39,14 +39,7 @@ class Fabric:
 
     def rounds(self, nodes: tuple[str, ...] = NODES) -> PairRounds:
         return PairRounds(
-            nodes,
-            self.measure,
-            self.lost,
-            leaves={},
-            expected={},
-            least=None,
-            gpus_per_node=1,
-            min_distance=0.12,
+            nodes, self.measure, self.lost, leaves={}, expected={}, least=None, gpus_per_node=1, min_distance=0.12
         )
 
 
@@ -87,7 +80,5 @@ def test_the_traffic_of_other_jobs_accuses_no_node_and_hardly_a_link() -> None:
 
 def test_a_slow_node_is_found_beside_traffic_in_two_steps() -> None:
     nodes = tuple(f"gpu{number:02}" for number in range(64))
-    found, _ = (
-        Fabric(LinkModel(network={nodes[9]: 0.7}, traffic=0.02, seed=1)).rounds(nodes).localise(lambda: False)
-    )
+    found, _ = Fabric(LinkModel(network={nodes[9]: 0.7}, traffic=0.02, seed=1)).rounds(nodes).localise(lambda: False)
     assert (found.bad_nodes, found.rounds, found.steps) == ((nodes[9],), 5, 2)

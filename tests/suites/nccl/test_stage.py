@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 NODES = ("n02", "n03")
 
 
-def measured(
-    *tasks: TaskResult, problem: str = "", misplaced: Mapping[str, str] | None = None
-) -> NcclMeasurement:
+def measured(*tasks: TaskResult, problem: str = "", misplaced: Mapping[str, str] | None = None) -> NcclMeasurement:
     log = nccl_log.NcclLog()
     return NcclMeasurement(NcclOutput(()), log, {}, problem=problem, tasks=tasks, misplaced=misplaced or {})
 
@@ -77,10 +75,7 @@ def test_the_loss_of_a_node_comes_before_the_findings_of_the_others() -> None:
 @pytest.mark.parametrize(("sound", "action"), [(2, Action.DRAIN), (1, Action.MONITOR)])
 def test_wrong_sums_drain_a_node_if_two_others_add_right(sound: int, action: Action) -> None:
     verdicts = {f"n{number}": PASSED for number in range(sound)}
-    wrong = {
-        "bad": failing("wrong_elements", "out_of_bounds"),
-        "slow": failing("wrong_elements", "rank_count"),
-    }
+    wrong = {"bad": failing("wrong_elements", "out_of_bounds"), "slow": failing("wrong_elements", "rank_count")}
     found = stage.with_corruption({**verdicts, **wrong})
     assert found["bad"].action == action
     assert found["slow"] is wrong["slow"]

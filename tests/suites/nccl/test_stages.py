@@ -144,9 +144,7 @@ def test_alone_the_payload_makes_a_world_of_each_node(steps: list[StepRequest]) 
     job = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"}
     worlds = []
     for node in ("0", "1"):
-        printed = subprocess.check_output(
-            steps[0].argv, env=os.environ | job | {"SLURM_NODEID": node}, text=True
-        )
+        printed = subprocess.check_output(steps[0].argv, env=os.environ | job | {"SLURM_NODEID": node}, text=True)
         worlds.append(dict(line.split("=", 1) for line in printed.splitlines() if "=" in line))
         assert (worlds[-1]["SLURM_PROCID"], worlds[-1]["SLURM_NTASKS"]) == ("1", "2")
         assert worlds[-1]["MASTER_ADDR"] == "127.0.0.1"
@@ -168,8 +166,7 @@ def test_exports_options_deadline_and_the_folder_of_the_command(steps: list[Step
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["-b '1M", "-b 1Q", "-b 0", "-b 2M -e 1M", *(f"-f {it}" for it in ("1", "-2", "x", "٣", "10000")), "-f"],
+    "words", ["-b '1M", "-b 1Q", "-b 0", "-b 2M -e 1M", *(f"-f {it}" for it in ("1", "-2", "x", "٣", "10000")), "-f"]
 )
 def test_a_sweep_without_steps_is_refused(words: str) -> None:
     with pytest.raises(ConfigError, match=r"must be a|greater than 0|not a size|quotation"):
@@ -326,10 +323,7 @@ def test_only_nodes_that_alone_keep_a_step_from_ending_are_given_up(
 
 @pytest.mark.parametrize(
     "said",
-    [
-        "Node failure on gpu03",
-        "Task launch for StepId=7.2 failed on node gpu03: Communication connection failure",
-    ],
+    ["Node failure on gpu03", "Task launch for StepId=7.2 failed on node gpu03: Communication connection failure"],
 )
 def test_a_node_whose_slurmd_dies_costs_itself_alone(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     asked: list[StepRequest] = []

@@ -81,14 +81,7 @@ NODES = ("gpu01", "gpu02")
 
 
 def run(
-    per_task: int = 1,
-    *,
-    tasks: int = 2,
-    rc: int = 0,
-    wrong: int = 0,
-    drop: str = "",
-    of: int = 0,
-    shared: bool = False,
+    per_task: int = 1, *, tasks: int = 2, rc: int = 0, wrong: int = 0, drop: str = "", of: int = 0, shared: bool = False
 ) -> PayloadResult:
     """Return a run of tasks with `per_task` GPUs each.
 
@@ -176,10 +169,7 @@ CASES: Table = {
         ("monitor: gpu02 task 1 stuck [60, 1]", ended(STUCK)),
         ("monitor: gpu02 task 1 killed [11, 1]", ended(rc=None, signal=11)),
     ],
-    checks.one_process: [
-        ("passed [1, 1]", "gpu01", run(tasks=1)),
-        ("monitor: tasks no_task", "gpu03", run()),
-    ],
+    checks.one_process: [("passed [1, 1]", "gpu01", run(tasks=1)), ("monitor: tasks no_task", "gpu03", run())],
     checks.many_devices: [("not checked", ended(LACKS))],
 }
 
@@ -247,9 +237,7 @@ ROWS: list[tuple[Any, ...]] = [
     ("the driver is too old", FORWARD, "monitor", partial(ran_on, error=OLD, what="failed"), 8),
 ]
 COUNTER_EXAMPLES = [
-    CounterExample(
-        check(*given).check, machine, source, expected, partial(check, *given), sick=expected == "monitor"
-    )
+    CounterExample(check(*given).check, machine, source, expected, partial(check, *given), sick=expected == "monitor")
     for machine, source, expected, check, *given in ROWS
 ]
 test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

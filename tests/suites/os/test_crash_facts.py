@@ -22,9 +22,7 @@ DAY = 86_400.0
 NOW = 1_705_000_000.0  # Thu Jan 11 19:06:40 2024
 RUNNING = "reboot   system boot  5.15.0-91-generi Mon Jan  8 10:00:00 2024   still running\n"
 DOWN = "shutdown system down  5.15.0-91-generi Mon Jan  8 09:58:00 2024 - Mon Jan  8 10:00:00 2024  (00:02)\n"
-BEFORE = (
-    "reboot   system boot  5.15.0-91-generi Fri Dec  1 09:00:00 2023 - Mon Jan  8 09:58:00 2024 (38+00:58)\n"
-)
+BEFORE = "reboot   system boot  5.15.0-91-generi Fri Dec  1 09:00:00 2023 - Mon Jan  8 09:58:00 2024 (38+00:58)\n"
 WTMP = "\nwtmp begins Fri Dec  1 09:00:00 2023\n"
 BOOTED = 1_704_708_000.0
 HIDDEN = "find: '/sys/fs/pstore': Permission denied\n"

@@ -8,14 +8,7 @@ import pytest
 from os_helpers import answer, run
 
 from pytest_gpucluster.core.errors import ProbeError
-from pytest_gpucluster.suites.os.device_facts import (
-    DEVICES,
-    Devices,
-    Drive,
-    PcieLink,
-    PciFunction,
-    read_devices,
-)
+from pytest_gpucluster.suites.os.device_facts import DEVICES, Devices, Drive, PcieLink, PciFunction, read_devices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +49,7 @@ def test_one_line_is_kept_of_each_card_and_drive(tmp_path: Path) -> None:
     files = {f"class/nvme/{name}": text for name, text in NVME.items()}
     files |= dict.fromkeys(NAMES, "PCI_SLOT_NAME=0000:18:00.0")
     files["bus/pci/devices/0000:18:00.1/physfn/uevent"] = ""  # a virtual function
-    files["bus/pci/devices/max_link_width"] = (
-        "8"  # of the slot: the folder of a card is a link below its port's
-    )
+    files["bus/pci/devices/max_link_width"] = "8"  # of the slot: the folder of a card is a link below its port's
     for address, (pci_class, kind, link) in FUNCTIONS.items():
         top = f"bus/pci/devices/{address}"
         files[f"{top}/max_link_width"] = "16"

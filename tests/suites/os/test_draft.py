@@ -58,11 +58,7 @@ def test_everything_that_most_nodes_have(known: dict[str, Any], tmp_path: Path) 
     known |= {
         facts.RELEASE.name: ["ubuntu 24.04", "ubuntu 24.04", "ubuntu 22.04"],
         facts.KERNEL.name: "6.8.0-79-generic",
-        facts.LIMITS.name: {
-            "Max locked memory": math.inf,
-            "Max open files": 1024.0,
-            "Max stack size": 8192.0 * 1024,
-        },
+        facts.LIMITS.name: {"Max locked memory": math.inf, "Max open files": 1024.0, "Max stack size": 8192.0 * 1024},
         facts.MOUNTS.name: {
             "/": Mount("/dev/sda2", "/", "ext4", ("rw",)),
             "/home": Mount("nas:/export/home", "/home", "nfs4", ("rw",)),
@@ -83,10 +79,7 @@ def test_everything_that_most_nodes_have(known: dict[str, Any], tmp_path: Path) 
         "limits": {"memlock": "unlimited", "nofile": "1024", "stack": "8192"},
         "sysctls": {"net.ipv4.tcp_rmem": "4096 131072", "vm.swappiness": "10"},
         "interfaces": {"eth0": 9000},
-        "mounts": (
-            {"path": "/", "fstype": "ext4"},
-            {"path": "/home", "fstype": "nfs4", "source": "nas:/export/home"},
-        ),
+        "mounts": ({"path": "/", "fstype": "ext4"}, {"path": "/home", "fstype": "nfs4", "source": "nas:/export/home"}),
         "packages": {"munge": "0.5.15-4"},
         "services": ("munge",),
     }

@@ -101,9 +101,7 @@ HITACHI = ata(  # scrutiny: smart-fail2.json, smartctl 7.1, exit 216
     status=216,
 )
 HP_SATA = ata(  # smartctl_exporter: MB0500EBNCR_13.json: one error in its life, which says nothing of today
-    attribute(187, "Reported_Uncorrect", (100, 0, 1)),
-    attribute(197, "Current_Pending_Sector", (200, 0, 0)),
-    status=64,
+    attribute(187, "Reported_Uncorrect", (100, 0, 1)), attribute(197, "Current_Pending_Sector", (200, 0, 0)), status=64
 )
 KINGSTON = ata(attribute(197, "Not_In_Use", (100, 0, 5)), status=4)  # sat-KINGSTON_SKC400S371T
 DENIED = smartctl("Smartctl open device: /dev/nvme0 failed: Permission denied", status=2)

@@ -65,9 +65,7 @@ def test_an_answer_that_cannot_be_judged() -> None:
         read_memory_use(answer("memory 100 0 0 0\nend\n"))
 
 
-def judge(
-    used: float, others: tuple[float, ...] = (30, 31, 33), total: float = 1008, **more: object
-) -> Verdict:
+def judge(used: float, others: tuple[float, ...] = (30, 31, 33), total: float = 1008, **more: object) -> Verdict:
     """Judge a node beside others, in GiB."""
     mine = MemoryUse(int(total * GIB), int(used * GIB), **more)  # type: ignore[arg-type]
     return memory_in_use(mine, {f"n{n}": int(it * GIB) for n, it in enumerate((used, *others), 1)})

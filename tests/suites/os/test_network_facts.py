@@ -48,8 +48,7 @@ def test_interfaces_are_read_as_ip_writes_them() -> None:
         {"lo": ("127.0.0.1",), "bond0.12": ("10.1.0.1",)},
     )
     assert facts.NETWORK.parse(of(link=ODD_LINK, addr=ODD_ADDRESS)) == facts.Network(
-        {"a": facts.NetworkInterface("", 9), "b": facts.NetworkInterface("", 8)},
-        {"a": ("10.0.0.1", "10.0.0.2")},
+        {"a": facts.NetworkInterface("", 9), "b": facts.NetworkInterface("", 8)}, {"a": ("10.0.0.1", "10.0.0.2")}
     )
     for given in (of(link="x", addr=""), of(link=("a\nno ip\n", 127), addr=""), of(link=LINK)):
         with pytest.raises(NotAvailable):
@@ -60,11 +59,7 @@ def test_the_time_of_names_and_own_addresses() -> None:
     for text, seconds, own in (
         ("10.1.0.1  gpu01.lab gpu01\n10.1.0.9 gpu09\ntook 100.50 105.52 0 gpu01\n", 5.02, ("10.1.0.1",)),
         ("took 100.50 120.50 deadline gpu01\n", 20, ()),
-        (
-            "10.0.0.2 g1.x y\n10.0.0.1 z g1\n10.0.0.3 g11\ntook 5.5 4.5 0 g1.lab\n",
-            0.0,
-            ("10.0.0.1", "10.0.0.2"),
-        ),
+        ("10.0.0.2 g1.x y\n10.0.0.1 z g1\n10.0.0.3 g11\ntook 5.5 4.5 0 g1.lab\n", 0.0, ("10.0.0.1", "10.0.0.2")),
         ("gpu1 z\ntook 5.5 25.5 2 gpu1\n", 20, ()),
     ):
         found = facts.read_naming(answer(text))

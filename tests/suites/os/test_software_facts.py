@@ -214,9 +214,7 @@ def test_addresses_of_names() -> None:
 )
 def test_names_are_asked_together_or_alone(tmp_path: Path, said: str, found: dict[str, str]) -> None:
     (tmp_path / "said").write_text(said)
-    path = with_tools(
-        tmp_path, getent=f'[ $# = 3 ] || {{ echo "1.1.1.1 $2"; exit 0; }}\nexec cat {tmp_path}/said'
-    )
+    path = with_tools(tmp_path, getent=f'[ $# = 3 ] || {{ echo "1.1.1.1 $2"; exit 0; }}\nexec cat {tmp_path}/said')
     probe = probes.resolution(["a", "b"])
     assert probe.parse(run(probe.command, PATH=path)) == found
 

@@ -95,9 +95,7 @@ def test_df_of_several_paths() -> None:
     probe = facts.disks(["/a"])
     found = answer(f"\x1ealso\n/b\n\x1e=0\n\x1eall\n{text}\x1e=0\n")
     assert probe.parse(found) == expected
-    singly = answer(
-        "\x1e/a\nd 1 0 1 0% /\nd 2 0 2 0% /\n\x1e=0\n\x1ealso\n/b\n\x1e=0\n\x1e/b\ngone\n\x1e=1\n"
-    )
+    singly = answer("\x1e/a\nd 1 0 1 0% /\nd 2 0 2 0% /\n\x1e=0\n\x1ealso\n/b\n\x1e=0\n\x1e/b\ngone\n\x1e=1\n")
     assert probe.parse(singly) == {"/a": Disk(1024, 1024, 2, 2), "/b": Disk(problem="gone")}
     for text in ("x 1 2 3 4% /\n", "x 1  3 4% /\nx 1  3 4% /\n"):
         with pytest.raises(ProbeError):

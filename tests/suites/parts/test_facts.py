@@ -164,9 +164,7 @@ HGX = "nvidia-smi, lspci, ethtool and dmidecode of an HGX H200"
 OTHER = re.sub(r"(?<=[A-Z0-9])(1234|210)\b", "9999", PRINTED)
 COUNTER_EXAMPLES = [
     CounterExample("parts.inventory", "one cable between two nodes", HGX, PASSED, lambda: judged(OTHER)),
-    CounterExample(
-        "parts.inventory", "one board in two nodes", HGX, WARNING, lambda: judged(PRINTED), sick=True
-    ),
+    CounterExample("parts.inventory", "one board in two nodes", HGX, WARNING, lambda: judged(PRINTED), sick=True),
 ]
 
 

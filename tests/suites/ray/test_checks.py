@@ -156,10 +156,7 @@ CASES: Table = {
         ("monitor: gpu01 head killed", head_died("head")),
         ("monitor: gpu01 head killed; gpu02 port", PORT_OF_WORKER),
         ("monitor: nodes other_nodes [2]", requesting(gpu01=SHARE, gpu02=SHARE)),
-        (
-            "monitor: gpu02 other_cpus; gpu02 other_gpus [2, 4, 1, 2, 2]",
-            requesting(**SHARES | {"gpu02": Share(4, 2)}),
-        ),
+        ("monitor: gpu02 other_cpus; gpu02 other_gpus [2, 4, 1, 2, 2]", requesting(**SHARES | {"gpu02": Share(4, 2)})),
     ],
     checks.tasks: [
         ("monitor: task other_node", "gpu02", formed(tasks={"ran": {"gpu02": "gpu03"}})),
@@ -309,9 +306,7 @@ def test_taken_ports_give_the_next_block(monkeypatch: pytest.MonkeyPatch, addres
 def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
     port = free_port()
-    program = (
-        f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print(); time.sleep(600)"
-    )
+    program = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print(); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE) as holder:
         try:
             assert holder.stdout is not None

@@ -150,12 +150,7 @@ BOTH = "      --use_cuda=<cuda device id>\n      --use_cuda_dmabuf Use CUDA DMA-
     ],
 )
 def test_memory_of_gpus_is_used_where_the_kernel_can_register_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    usage: str,
-    driver: str,
-    peer: bool,
-    expected: list[str] | None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usage: str, driver: str, peer: bool, expected: list[str] | None
 ) -> None:
     (tmp_path / "version").write_text(driver)
     monkeypatch.setattr(shared, "DRIVER", str(tmp_path / "version"))

@@ -84,9 +84,7 @@ def test_the_latency_of_a_late_node_is_not_that_of_its_partners() -> None:
 
 def test_pairs_across_leaves_are_compared_with_each_other() -> None:
     result = measured(
-        names(32),
-        lambda _rail, a, b, test: 3.9 if test == "read" and LEAVES[a] != LEAVES[b] else None,
-        leaves=LEAVES,
+        names(32), lambda _rail, a, b, test: 3.9 if test == "read" and LEAVES[a] != LEAVES[b] else None, leaves=LEAVES
     )
     assert {share for _, share in result.latencies[RAILS[0]].values()} == {1.0}
 

@@ -92,25 +92,14 @@ def task(rank: int, **values: Any) -> DiagnosticTask:
     """Return a task of the step on a sound node with two GPUs; the first ends with 7, the second by SIGKILL."""
     rc, signal = ((7, None), (137, 9), (0, None), (0, None))[rank]
     base = DiagnosticTask(
-        rank,
-        rank,
-        2,
-        "0",
-        str(rank),
-        (f"/dev/nvidia{rank}",),
-        "tok",
-        stderr_arrived=True,
-        rc=rc,
-        signal=signal,
+        rank, rank, 2, "0", str(rank), (f"/dev/nvidia{rank}",), "tok", stderr_arrived=True, rc=rc, signal=signal
     )
     return replace(base, **{"cpus": frozenset(range(224)), "online": 224, **values})
 
 
 def step(*tasks: DiagnosticTask, **values: Any) -> NodeDiagnostic:
     count = len(tasks) or 2
-    base = NodeDiagnostic(
-        "gpu01", count, 2, shared=False, token="tok", tasks=tasks, seconds=1.5, command="srun"
-    )
+    base = NodeDiagnostic("gpu01", count, 2, shared=False, token="tok", tasks=tasks, seconds=1.5, command="srun")
     return replace(base, **values)
 
 
@@ -150,13 +139,7 @@ def jobs(problem: str = "", took: float = 0.1, **records: QueuedJob) -> JobFacts
 
 ELEMENT, DEPENDENT = job("FAILED", rc=3), job(rc=5, start="22:00:04", end="22:00:05")
 REQUEUED = job("PENDING", "BeginTime", None, "", "", 1)
-BUSY = (
-    "Priority",
-    "Resources",
-    "ReqNodeNotAvail, Reserved for maintenance",
-    "QOSMaxJobsPerUserLimit",
-    "AssocGrpGRES",
-)
+BUSY = ("Priority", "Resources", "ReqNodeNotAvail, Reserved for maintenance", "QOSMaxJobsPerUserLimit", "AssocGrpGRES")
 
 
 def ran(**changed: QueuedJob) -> JobFacts:
@@ -182,9 +165,7 @@ PROLOG_ERROR = node("IDLE+DRAIN", f"Prolog error {BY_SLURM}")
 NEW_PROLOG = node("IDLE+DRAIN", f"new prolog version, Jane {BY_ROOT}")
 SILENT, DRAINED = f"Not responding {BY_SLURM}", f"RMA 4711, DIMM {BY_ROOT}"
 REBOOT = f"Reboot ASAP {BY_ROOT}"
-STEPD = (
-    "slurmstepd-gpu01: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 DUE TO TIME LIMIT ***"
-)
+STEPD = "slurmstepd-gpu01: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 DUE TO TIME LIMIT ***"
 BY_SRUN = "srun: error: gpu01: task 0: Terminated\nsrun: Job step aborted: step exceeded its time limit"
 SPOKEN = replace(overrun(""), tasks=(TaskResult(0, "gpu01", 143, 15, stderr=f"{STEPD}\n"),))
 SHARED_GPU = [task(at, openable=("/dev/nvidia0",)) for at in (0, 1)]
@@ -212,12 +193,7 @@ MACHINES: dict[Check[...], list[Row]] = {
         (NOT_CHECKED, "off and drained: slurm.responding", "RMA", node("DOWN+DRAIN+NOT_RESPONDING")),
         (NOT_CHECKED, "drained for its prolog: slurm.prolog", "sinfo -R", PROLOG_ERROR),
         # slurm.responding leaves it alone
-        (
-            MONITOR,
-            "restarted by an operator",
-            "scontrol reboot",
-            node("DOWN+REBOOT_ISSUED+NOT_RESPONDING", SILENT),
-        ),
+        (MONITOR, "restarted by an operator", "scontrol reboot", node("DOWN+REBOOT_ISSUED+NOT_RESPONDING", SILENT)),
         (NOT_CHECKED, "a job does not end: slurm.completing", "squeue", stuck("IDLE+COMPLETING")),
         (MONITOR, "drained", "sinfo -R", node("IDLE+DRAIN", f"bad cable {BY_ROOT}")),
         (MONITOR, "set DOWN", "scontrol update", node("DOWN")),
@@ -443,9 +419,7 @@ def test_names_of_mig_instances() -> None:
         assert not NodeInfo("gpu01", "IDLE", gres={f"gpu:{gres}": 7}).allocates_mig
 
 
-@pytest.mark.parametrize(
-    ("gib", "expected"), [(84.9, WARNING), (85, PASSED), (105, PASSED), (105.1, CONFIGURE)]
-)
+@pytest.mark.parametrize(("gib", "expected"), [(84.9, WARNING), (85, PASSED), (105, PASSED), (105.1, CONFIGURE)])
 def test_memory_is_85_to_105_percent_of_the_profile(gib: float, expected: str) -> None:
     info = replace(node(), memory=int(gib * 2**30))
     verdict = checks.memory(info, NodeProfile(memory=100 * 2**30))
@@ -477,9 +451,7 @@ def test_what_a_diagnostic_step_finds(
     assert str(verdict.findings[0].measured).startswith(measured)
 
 
-@pytest.mark.parametrize(
-    "values", [{"code": "prolog"}, {"out_after": "Prolog error", "state_after": "DRAINED"}]
-)
+@pytest.mark.parametrize("values", [{"code": "prolog"}, {"out_after": "Prolog error", "state_after": "DRAINED"}])
 def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, str]) -> None:
     verdict = checks.prolog(step(problem="x", **values), node(), PROLOG)
     assert judged(verdict) == (CONFIGURE, ["Prolog"])
@@ -505,9 +477,7 @@ def test_devices_that_open_count_where_they_are_as_many_as_named(
 def reported(rank: int, node: str, **told: str) -> TaskResult:
     """Make a task of the diagnostic step that tells these variables."""
     own = {"procid": str(rank), "local": "0", "ntasks": "2", "cpus": "0-1", **told}
-    line = (
-        f"diagnostic|{own['procid']}|{node}|{own['local']}|{own['ntasks']}|0|0||{own['cpus']}|0-1|tok|end\n"
-    )
+    line = f"diagnostic|{own['procid']}|{node}|{own['local']}|{own['ntasks']}|0|0||{own['cpus']}|0-1|tok|end\n"
     return TaskResult(rank, node, 7, None, stdout=line, stderr=f"diagnostic-err|{own['procid']}|end\n")
 
 

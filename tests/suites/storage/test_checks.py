@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from constants import with_constants
-from counter_examples import (
-    CONFIGURE,
-    DRAIN,
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    WARNING,
-    CounterExample,
-)
+from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, CounterExample
 from judged import figures, judged, parts
 from suite_helpers import considered
 
@@ -78,9 +69,7 @@ def facts_of(rank: int) -> Facts:
     found.append({"storage": "locked", "problems": {"flock": "", "fcntl": ""}})
     for lock in ("flock", "fcntl"):
         for state, problem in (("held", "held"), ("released", "")):
-            found.append(
-                {"storage": "lock", "lock": lock, "state": state, "problem": problem, "holder": after}
-            )
+            found.append({"storage": "lock", "lock": lock, "state": state, "problem": problem, "holder": after})
     return found + ([{"storage": "appended", "records": 800, "lost": 0}] if rank == 0 else [])
 
 
@@ -382,10 +371,7 @@ def of_nfs(row: str, source: str = "server:/export") -> str:
         (NFS + "Disk quotas for user ops (uid 1000): none\n", []),
         (NFS, []),
         (LFS.format(row=f"/shared {LIMITED.format('-', '-')}"), TEN_GIB),
-        (
-            LFS.format(row="/shared/a/long/path\n   5  0 6  6d23h59m 1 0 3 -"),
-            [("quota", [1]), ("quota", [2])],
-        ),
+        (LFS.format(row="/shared/a/long/path\n   5  0 6  6d23h59m 1 0 3 -"), [("quota", [1]), ("quota", [2])]),
         (LFS.format(row="/shared [5]  0 [6]  - 1 0 3 -"), []),
         (LFS.format(row=""), []),
     ],
@@ -441,8 +427,7 @@ def wrong(reader: int, again: Any = (3,), other: Any = (3,), writer: int | None 
 
 
 @pytest.mark.parametrize(
-    ("again", "other", "second"),
-    [([3], [3], "other_bytes"), ([3], [], "bytes_missing"), ([], [], "right_later")],
+    ("again", "other", "second"), [([3], [3], "other_bytes"), ([3], [], "bytes_missing"), ([], [], "right_later")]
 )
 def test_wrong_bytes_name_the_blocks_and_the_writer(again: list[int], other: list[int], second: str) -> None:
     (first, _) = checks.integrity("gpu01", step(wrong(0, again, other)), CONFIG).findings
@@ -579,23 +564,13 @@ def recorded(verdict: Verdict) -> dict[str, tuple[float, str, str, str]]:
 
 
 def machine(
-    check: Any,
-    words: str,
-    source: str,
-    expected: str,
-    change: Change = None,
-    node: str = "gpu01",
-    **more: bool,
+    check: Any, words: str, source: str, expected: str, change: Change = None, node: str = "gpu01", **more: bool
 ) -> CounterExample:
-    return CounterExample(
-        check.name, words, source, expected, lambda: of_node(check, node, step(change)), **more
-    )
+    return CounterExample(check.name, words, source, expected, lambda: of_node(check, node, step(change)), **more)
 
 
 def of_mounts(words: str, source: str, expected: str, text: str, **more: bool) -> CounterExample:
-    return CounterExample(
-        "storage.lustre", words, source, expected, lambda: checks.lustre(mounted(text)), **more
-    )
+    return CounterExample("storage.lustre", words, source, expected, lambda: checks.lustre(mounted(text)), **more)
 
 
 def busy(rank: int, fact: Mapping[str, Any]) -> dict[str, Any]:

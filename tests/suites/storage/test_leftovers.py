@@ -25,10 +25,7 @@ class Node:
     """A node on which commands really run."""
 
     def ask(self, command: str) -> Mapping[str, Answer]:
-        return {
-            "gpu01": self.ask_node("gpu01", command),
-            "gpu02": Answer("gpu02", None, problem="node lost: gone"),
-        }
+        return {"gpu01": self.ask_node("gpu01", command), "gpu02": Answer("gpu02", None, problem="node lost: gone")}
 
     def ask_node(self, node: str, command: str, **_options: Any) -> Answer:
         done = subprocess.run(("sh", "-c", command), capture_output=True, check=False)

@@ -388,10 +388,7 @@ def test_a_step_names_its_path_to_the_watch_and_what_failed_is_reported(system: 
 
     assert made.step("read", lambda value: value + 1, 4) == [5, "other"]
     assert made.step("write", fails) == [None, "other"]
-    assert watch.phases[:2] == [
-        (f"{made.path}: read",),
-        (f"{made.path}: wait for the others after: read", 3.0),
-    ]
+    assert watch.phases[:2] == [(f"{made.path}: read",), (f"{made.path}: wait for the others after: read", 3.0)]
     (fact,) = reported
     assert (fact["step"], fact["reason"], fact["code"]) == ("write", "Input/output error", "EIO")
     made.ring = [1]

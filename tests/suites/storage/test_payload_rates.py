@@ -40,9 +40,7 @@ def test_the_direction_that_moved_bytes_is_read_between_notes() -> None:
 
 
 def test_an_error_of_a_job_is_that_of_the_file_system() -> None:
-    errors = (
-        "fio: io_u error on file /shared/f: No space left on device: write offset=8388608, buflen=1048576\n"
-    )
+    errors = "fio: io_u error on file /shared/f: No space left on device: write offset=8388608, buflen=1048576\n"
     with pytest.raises(OSError, match=re.escape("No space left on device (write offset=8388608)")) as raised:
         rates.read_fio(json.dumps(output(error=28)), errors)
     assert raised.value.errno == 28

@@ -105,10 +105,7 @@ CASES: Table = {
         ("passed [1]", reported(accounting=True)),
         ("monitor: result of cancel no_message", reported(cancel=None)),
         ("monitor: job late", reported(cancel=LATE)),
-        (
-            "monitor: job still_runs [30]",
-            reported(cancel={"over": False, "slurm": "RUNNING", "seconds": 30.0}),
-        ),
+        ("monitor: job still_runs [30]", reported(cancel={"over": False, "slurm": "RUNNING", "seconds": 30.0})),
         ("monitor: job other_state [2]", reported(accounting=True, cancel=over())),
         ("passed [2]", reported(cancel=over(state="UNKNOWN"))),
     ],

@@ -24,10 +24,7 @@ def worked(size: int = 4, **changes: dict[str, dict[str, Any]]) -> PayloadResult
         common = {"rank": rank, "node": NODES[rank // 2]}
         cluster = {"worker": ["a:1", "a:2", "b:3", "b:4"]}
         facts: dict[str, dict[str, Any]] = {
-            "config": {
-                "config": {"cluster": cluster, "task": {"type": "worker", "index": rank}},
-                "given": "",
-            },
+            "config": {"config": {"cluster": cluster, "task": {"type": "worker", "index": rank}}, "given": ""},
             "loaded": {"seconds": 1.0},
             "joined": {"replicas": size, "seconds": 0.1},
             "reduced": {"wrong": 0},
@@ -121,14 +118,7 @@ CASES: Table = {
 test_each_case_has_its_verdict = decided(CASES)
 
 
-FOLLOWS = (
-    "Unavailable: x",
-    "Connection refused",
-    "connection lost",
-    "DEADLINE_EXCEEDED",
-    "heartbeat",
-    "task:1",
-)
+FOLLOWS = ("Unavailable: x", "Connection refused", "connection lost", "DEADLINE_EXCEEDED", "heartbeat", "task:1")
 
 
 @pytest.mark.parametrize("words", [*FOLLOWS, "task:x", "out of memory"])

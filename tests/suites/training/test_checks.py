@@ -114,16 +114,12 @@ NAN = float("nan")
 ALONE, TOGETHER = recorded("alone"), recorded("together")
 BUSY = recorded("alone", others)
 OF_ROW = (limits(), "NVIDIA H200")
-TWO, THREE = (
-    eight_gpus_each(of_rank(*it, kind="replayed", runs=[ONE, ONE])) for it in ((9, 10), (9, 10, 11))
-)
+TWO, THREE = (eight_gpus_each(of_rank(*it, kind="replayed", runs=[ONE, ONE])) for it in ((9, 10), (9, 10, 11)))
 NINE, TEN, ELEVEN = (f"GPU-{n} (0000:0{n}:00) rank {n} differs_from_peers" for n in (9, 10, 11))
 SECOND_GPU = "GPU-2 (0000:02:00) rank 2"
 NO_NUMBER = trained("alone", 2, 3, mode="fsdp", losses=[6.0] * 7 + [NAN])
 SLOW = trained("together", 1, compute=[0.5] * 6)
-SLOW_GPU = recorded(
-    "alone", lambda f: of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6)(on_gpus(f))
-)
+SLOW_GPU = recorded("alone", lambda f: of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6)(on_gpus(f)))
 CURVE = trained("together", 0, 1, 2, 3, mode="fsdp", losses=[5.0] * 8)
 UNLIKE = replayed(2, 3, runs=[ONE, OTHER])
 STILL = trained("alone", 2, 3, after=ALONE.by_rank("trained")[2]["before"])
@@ -224,8 +220,7 @@ def test_memory_in_use_and_limits_drain_no_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "gib", "size"),
-    [("auto", 0, "tiny"), ("auto", 15, "small"), ("auto", 140, "large"), ("small", 0, "small")],
+    ("name", "gib", "size"), [("auto", 0, "tiny"), ("auto", 15, "small"), ("auto", 140, "large"), ("small", 0, "small")]
 )
 def test_model_size_follows_the_memory(name: str, gib: float, size: str) -> None:
     assert payload_model.NAMES[payload_model.chosen(name, gib)] == size

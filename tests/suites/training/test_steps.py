@@ -38,9 +38,7 @@ def runner(
 
 
 def test_step_that_removed_its_checkpoint_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, requests = runner(
-        monkeypatch, lambda it: recorded("together" if "together" in it.argv else "alone")
-    )
+    steps, requests = runner(monkeypatch, lambda it: recorded("together" if "together" in it.argv else "alone"))
     assert steps.widest.ntasks == 4
     alone, together = requests
     assert (alone.argv[3], together.argv[3], FOLDER in alone.env) == ("alone", "together", False)
@@ -72,9 +70,7 @@ def test_checkpoint_of_a_stopped_step_is_removed(monkeypatch: pytest.MonkeyPatch
 
 def test_node_with_wrong_results_does_not_train_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     other = {"digest": "00", "losses": ["5.7"]}
-    steps, requests = runner(
-        monkeypatch, lambda _: recorded("alone", of_rank(3, kind="replayed", runs=[other, other]))
-    )
+    steps, requests = runner(monkeypatch, lambda _: recorded("alone", of_rank(3, kind="replayed", runs=[other, other])))
     assert steps.sound_nodes == ("gpu01",)
     assert steps.together.ntasks == 0
     assert len(requests) == 1

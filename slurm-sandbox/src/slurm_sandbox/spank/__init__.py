@@ -61,14 +61,7 @@ def _headers() -> Path:
     return Path(slurmd or "/usr/sbin/slurmd").resolve().parent.parent / "include"
 
 
-def install(
-    layout: Layout,
-    nodes: Sequence[str],
-    *,
-    pyxis: str,
-    simulated_gpus: bool,
-    gpus: int,
-) -> ContainerSupport:
+def install(layout: Layout, nodes: Sequence[str], *, pyxis: str, simulated_gpus: bool, gpus: int) -> ContainerSupport:
     """Install plugin, store and image in a sandbox before its start; SandboxError if that fails.
 
     `pyxis`: 'off', 'auto' (the sandbox's plugin if it can be compiled) or the path of the site's spank_pyxis.so.
@@ -156,9 +149,7 @@ def _node_tools(layout: Layout, nodes: Sequence[str]) -> None:
         folder = layout.enroot / "bin" / node
         folder.mkdir()
         tool = folder / "enroot"
-        tool.write_text(
-            f'#!/bin/sh\nSLURMD_NODENAME={node} exec {shlex.quote(str(layout.enroot / "enroot"))} "$@"\n'
-        )
+        tool.write_text(f'#!/bin/sh\nSLURMD_NODENAME={node} exec {shlex.quote(str(layout.enroot / "enroot"))} "$@"\n')
         tool.chmod(0o755)
 
 
@@ -168,12 +159,7 @@ def _driver(layout: Layout, *, simulated: bool) -> None:
     folder = layout.enroot
     if not simulated and shutil.which("nvidia-container-cli", path=search_path()):
         return
-    _script(
-        "nvidia-container-cli",
-        folder / "bin" / "nvidia-container-cli",
-        layout,
-        NVIDIA_SMI=shlex.quote(real or ""),
-    )
+    _script("nvidia-container-cli", folder / "bin" / "nvidia-container-cli", layout, NVIDIA_SMI=shlex.quote(real or ""))
     wrapper = folder / "nvidia-smi"
     # under another path: Slurm's TaskProlog must detect that it runs in a container
     wrapper.write_text('#!/bin/sh\nexec /run/slurm-sandbox/simbin/nvidia-smi "$@"\n')

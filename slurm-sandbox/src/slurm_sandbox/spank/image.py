@@ -21,29 +21,12 @@ ENTRYPOINT = "SANDBOX_ENTRYPOINT"  # the variable that its entrypoint sets
 PROGRAMS = (
     *("sh", "awk", "base64", "basename", "cat", "chmod", "cp", "cut", "date", "dd", "df", "dirname", "echo"),
     *("env", "expr", "false", "find", "getent", "grep", "head", "hostname", "id", "ls", "mkdir", "mktemp"),
-    *(
-        "mount",
-        "mv",
-        "nproc",
-        "printf",
-        "ps",
-        "pwd",
-        "readlink",
-        "rm",
-        "rmdir",
-        "sed",
-        "seq",
-        "sleep",
-        "sort",
-    ),
+    *("mount", "mv", "nproc", "printf", "ps", "pwd", "readlink", "rm", "rmdir", "sed", "seq", "sleep", "sort"),
     *("cksum", "stat", "tail", "tee", "test", "touch", "tr", "true", "uname", "wc", "xargs"),
     *("ssh", "ssh-keygen", "sshd"),
 )
 _answers: dict[tuple[str, ...], str] = {}  # of ldd by command: the libraries of the machine stay the same
-_PARTS_OF_SSHD = (
-    "/usr/lib/openssh/sshd-session",
-    "/usr/lib/openssh/sshd-auth",
-)  # from OpenSSH 9.8 and 9.9 on
+_PARTS_OF_SSHD = ("/usr/lib/openssh/sshd-session", "/usr/lib/openssh/sshd-auth")  # from OpenSSH 9.8 and 9.9 on
 _FOLDERS = ("dev", "etc", "home", "proc", "root", "run", "srv", "sys", "tmp", "usr/bin", "var/tmp", "mnt")
 _FILES = {
     "etc/os-release": f'ID={ID}\nVERSION_ID="{VERSION}"\nPRETTY_NAME="image of the sandbox"\n',
@@ -62,17 +45,7 @@ def build(target: Path) -> None:
         root = Path(folder) / "root"
         fill(root)
         done = commands.run(
-            [
-                "mksquashfs",
-                str(root),
-                str(target),
-                "-all-root",
-                "-noappend",
-                "-no-progress",
-                "-quiet",
-                "-noD",
-                "-noF",
-            ],
+            ["mksquashfs", str(root), str(target), "-all-root", "-noappend", "-no-progress", "-quiet", "-noD", "-noF"],
             timeout=120,
         )
     if done.rc != 0:

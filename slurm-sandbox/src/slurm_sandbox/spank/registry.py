@@ -27,14 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HUB = "registry-1.docker.io"
-LISTS = (
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.oci.image.index.v1+json",
-)
-MANIFESTS = (
-    "application/vnd.docker.distribution.manifest.v2+json",
-    "application/vnd.oci.image.manifest.v1+json",
-)
+LISTS = ("application/vnd.docker.distribution.manifest.list.v2+json", "application/vnd.oci.image.index.v1+json")
+MANIFESTS = ("application/vnd.docker.distribution.manifest.v2+json", "application/vnd.oci.image.manifest.v1+json")
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 CHUNK = 1 << 20
@@ -115,9 +109,7 @@ class Registry:
                 error.code == 401 and again and self._authenticate(error.headers.get("WWW-Authenticate", ""))
             ):  # HTTP's number
                 return self._open(path, *accept, again=False)
-            raise PullError(
-                f"URL {request.full_url} returned error code: {error.code} {error.reason}"
-            ) from error
+            raise PullError(f"URL {request.full_url} returned error code: {error.code} {error.reason}") from error
 
     def _authenticate(self, challenge: str) -> bool:
         """Get a token without a password; return whether there is one."""
@@ -210,10 +202,7 @@ def start_files(configuration: dict[str, Any]) -> Iterator[tuple[str, str]]:
     folder = shlex.quote(configuration.get("WorkingDir") or "/")
     start = f'if [ $# -gt 0 ]; then exec {entry} "$@"; else exec {entry} {command}; fi'
     step_in = "[ ! -s /etc/rc.local ] || . /etc/rc.local"
-    yield (
-        "etc/rc",
-        f"mkdir -p {folder} 2> /dev/null\ncd {folder} && unset OLDPWD || exit 1\n{step_in}\n{start}\n",
-    )
+    yield ("etc/rc", f"mkdir -p {folder} 2> /dev/null\ncd {folder} && unset OLDPWD || exit 1\n{step_in}\n{start}\n")
 
 
 def pull(uri: str, root: Path) -> None:

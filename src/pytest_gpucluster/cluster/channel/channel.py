@@ -168,9 +168,7 @@ class Fleet:
         self._lost: dict[str, Explanation] = {}
         self._disconnected: set[str] = set()
         self._cancelled = False  # the whole step was ended from outside
-        self.launch_failed: dict[
-            str, Explanation
-        ] = {}  # nodes without an agent, which ended all other agents
+        self.launch_failed: dict[str, Explanation] = {}  # nodes without an agent, which ended all other agents
         self._started = time.monotonic()
         self._ready: dict[str, float] = {}
         self._last_frame: dict[str, float] = {}
@@ -269,9 +267,7 @@ class Fleet:
                 self._send_next()
             return query
 
-    def _new(
-        self, command: str, timeout: float, cap: int, nodes: tuple[str, ...], *, ahead: bool = False
-    ) -> _Query:
+    def _new(self, command: str, timeout: float, cap: int, nodes: tuple[str, ...], *, ahead: bool = False) -> _Query:
         if "\0" in command:
             raise ValueError(f"a command cannot hold a NUL byte: {command[:60]!r}")
         query = _Query(command, timeout, cap, nodes, ahead)
@@ -454,9 +450,7 @@ class Fleet:
         else:
             why = f"its agent's task ended: {reported.why}{f' ({error})' if error else ''}: see slurmd's log there"
             code = prolog or "task_ended"
-        self._lose(
-            node, why, code, disconnected=reported.revoked or (self._cancelled and not reported.launch)
-        )
+        self._lose(node, why, code, disconnected=reported.revoked or (self._cancelled and not reported.launch))
 
     def _named(self, nodes: str, tasks: str) -> list[str]:
         """Return the channel's nodes among those that srun names by task number or by hostlist."""
@@ -511,9 +505,7 @@ class Fleet:
         return min(self._launch_timeout, STRAGGLER + STRAGGLER_FACTOR * took)
 
     def _check_deadlines(self, query: _Query, now: float) -> None:
-        problem = (
-            f"timed out after {query.seconds} s: the command, or a process that it started, cannot be ended"
-        )
+        problem = f"timed out after {query.seconds} s: the command, or a process that it started, cannot be ended"
         latest = now - query.seconds - _KILL_AFTER - self._grace
         for node in query.waiting:
             if node in self._ready and self._began(query, node) < latest:

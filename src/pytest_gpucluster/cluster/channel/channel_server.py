@@ -242,18 +242,14 @@ class FleetClient:
         self._turn = self._turn or self._connect()
         return self._turn
 
-    def call(
-        self, name: str, *args: Any, over: Callable[[], Connection] | None = None, **options: Any
-    ) -> Any:
+    def call(self, name: str, *args: Any, over: Callable[[], Connection] | None = None, **options: Any) -> Any:
         """Call a function of the server, over the connection of this thread or that of `over`."""
         try:
             connection = (over or self._connection)()
             connection.send((name, args, options))
             fine, result = connection.recv()
         except _GONE as error:
-            raise TransportError(
-                f"the controller's fleet channel at {self._path} has ended: {error}"
-            ) from error
+            raise TransportError(f"the controller's fleet channel at {self._path} has ended: {error}") from error
         if not fine:
             raise result
         return result

@@ -150,9 +150,7 @@ class Stream:
 _TASK_ENDED = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<why>.+)")
 _NODE_FAILED = re.compile(r"srun: error: (?P<why>Node failure) on (?P<nodes>\S+)")
 _TASK_LAUNCH = re.compile(r"srun: error: [Tt]ask (?P<tasks>\d+) launch failed: (?P<why>.+)")
-_NODE_LAUNCH = re.compile(
-    r"srun: error: Task launch for (?:StepId=)?\S+ failed on node (?P<nodes>\S+): (?P<why>.+)"
-)
+_NODE_LAUNCH = re.compile(r"srun: error: Task launch for (?:StepId=)?\S+ failed on node (?P<nodes>\S+): (?P<why>.+)")
 _ENDINGS = (_TASK_ENDED, _NODE_FAILED, _TASK_LAUNCH, _NODE_LAUNCH)
 
 
@@ -187,9 +185,7 @@ def ending(line: str) -> Ending | None:
 
 
 # messages of slurmstepd and srun for a cancelled step (22.05, src/slurmd/slurmstepd/req.c, src/srun)
-_CANCELLED = re.compile(
-    r"\*\*\* (?:STEP|JOB) .*CANCELLED AT (?!.*(?:NODE|TASK) FAILURE)|srun: Job step aborted"
-)
+_CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) .*CANCELLED AT (?!.*(?:NODE|TASK) FAILURE)|srun: Job step aborted")
 
 
 def cancelled(line: str) -> bool:

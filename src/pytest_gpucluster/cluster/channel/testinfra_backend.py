@@ -71,9 +71,7 @@ class FleetBackend(BaseBackend):
         return f"sudo -n {user}{self.quote('/bin/sh -c %s', command)}"
 
 
-def host_of(
-    channel: Channel, node: str, *, sudo: bool = False, timeout: float = TIMEOUT, fresh: bool = False
-) -> Host:
+def host_of(channel: Channel, node: str, *, sudo: bool = False, timeout: float = TIMEOUT, fresh: bool = False) -> Host:
     """Return the testinfra Host of a node. `sudo`: every command goes through `sudo -n`."""
     backend = FleetBackend(node, channel, sudo=sudo, timeout=timeout, fresh=fresh)
     host = Host(backend)

@@ -416,10 +416,7 @@ class _Holder:
         what = hostlist.fold(request.nodes) if request.nodes else f"{request.count or 1} nodes"
         where = f" in partition {request.partition}" if request.partition else ""
         return AllocationError(
-            f"salloc of {what}{where}: {message}",
-            argv=self.argv,
-            rc=self.process.poll(),
-            stderr="\n".join(self.errors),
+            f"salloc of {what}{where}: {message}", argv=self.argv, rc=self.process.poll(), stderr="\n".join(self.errors)
         )
 
     def _read(self, pipe: IO[bytes], take: Callable[[str], object]) -> None:

@@ -10,20 +10,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import SlurmConfig
 
 # one task for at most one minute, whose output goes nowhere
-SMALL_JOB = (
-    "sbatch",
-    OWN_LIMITS,
-    "--parsable",
-    "--nodes=1",
-    "--ntasks=1",
-    "--time=1",
-    "--output=/dev/null",
-)
+SMALL_JOB = ("sbatch", OWN_LIMITS, "--parsable", "--nodes=1", "--ntasks=1", "--time=1", "--output=/dev/null")
 
 
-def submission(
-    config: SlurmConfig, name: str, *options: str, partition: str | None = None
-) -> tuple[str, ...]:
+def submission(config: SlurmConfig, name: str, *options: str, partition: str | None = None) -> tuple[str, ...]:
     """Return the sbatch command of a job of one task and at most one minute; its script comes from stdin or --wrap.
 
     `partition` is that of the cluster file by default.

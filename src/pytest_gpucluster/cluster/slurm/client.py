@@ -67,9 +67,7 @@ class Slurm:
         self._away: tuple[float, float] | None = None  # begin and last observation of a controller outage
         self.on_step: Callable[[StepResult], None] | None = None  # called after every step
 
-    def run(
-        self, *argv: str, timeout: float | None = None, input: str | None = None, env: Env | None = None
-    ) -> str:
+    def run(self, *argv: str, timeout: float | None = None, input: str | None = None, env: Env | None = None) -> str:
         """Run a Slurm command and return its standard output.
 
         Raise SlurmError with one line: the command, its exit status and its error. If the controller cannot be
@@ -149,9 +147,7 @@ class Slurm:
         try:
             return parse(text)
         except (ValueError, KeyError) as error:
-            raise SlurmError(
-                f"{' '.join(argv)}: not understood: {one_line(error)}", argv=argv, rc=0
-            ) from error
+            raise SlurmError(f"{' '.join(argv)}: not understood: {one_line(error)}", argv=argv, rc=0) from error
 
     def _cached(self, parse: Callable[[str], _T], *argv: str) -> _T:
         with self._lock:

@@ -18,8 +18,7 @@ _ADVICE = {
     "Invalid partition name": "name one of `sinfo -s` as partition",
     "Invalid account or account/partition": "set slurm.account in the cluster file to one of "
     "`sacctmgr show assoc user=$USER`",
-    "Invalid qos": "set slurm.qos in the cluster file to one of "
-    "`sacctmgr show assoc user=$USER format=account,qos`",
+    "Invalid qos": "set slurm.qos in the cluster file to one of `sacctmgr show assoc user=$USER format=account,qos`",
     "Requested reservation is invalid": "name one of `scontrol show reservation`",
     "Requested reservation not usable now": "wait for its start time or do not name the reservation",
     "Access denied to requested reservation": "the reservation is for other users or accounts (scontrol show "

@@ -374,9 +374,7 @@ def parse_reservations(text: str) -> dict[str, ReservationInfo]:
 def parse_steps(text: str) -> tuple[StepInfo, ...]:
     """Read `scontrol show step -o JOB`."""
     records = (_values(record) for record in _records(text, "StepId="))
-    return tuple(
-        StepInfo(it["StepId"], it["Name"], hostlist.expand(_unset(it["NodeList"]))) for it in records
-    )
+    return tuple(StepInfo(it["StepId"], it["Name"], hostlist.expand(_unset(it["NodeList"]))) for it in records)
 
 
 def parse_config(text: str) -> dict[str, str]:

@@ -287,7 +287,9 @@ def _conda_line(environment: EnvironmentConfig) -> str:
     if not environment.conda:
         return ""
     name = shlex.quote(environment.conda)
-    none = f"conda activate {environment.conda}: no conda on the PATH of a login: name CONDA_EXE under exports or pass_env"
+    none = (
+        f"conda activate {environment.conda}: no conda on the PATH of a login: name CONDA_EXE under exports or pass_env"
+    )
     return (
         f'command -v "${{CONDA_EXE:-conda}}" >/dev/null || {{ echo {shlex.quote(none)} >&2; exit 1; }}; '
         'eval "$("${CONDA_EXE:-conda}" shell.posix hook)" && '
@@ -386,9 +388,7 @@ class _Reader:
         for thread in self._threads:
             thread.join(10)
 
-    def result(
-        self, request: StepRequest, allocation: Allocation, rc: int | None, seconds: float
-    ) -> StepResult:
+    def result(self, request: StepRequest, allocation: Allocation, rc: int | None, seconds: float) -> StepResult:
         """Return the result up to now."""
         with self._lock:
             own = bytes(self.own).decode(errors="replace")
@@ -396,9 +396,7 @@ class _Reader:
             self._add_srun_endings(own)
             tasks = tuple(task.result(rank, self.nonce) for rank, task in sorted(self.tasks.items()))
             rest = bytes(self.unlabelled).decode(errors="replace")
-        return StepResult(
-            -1 if rc is None else rc, tasks, own, seconds, reproduce_command(allocation, request), rest
-        )
+        return StepResult(-1 if rc is None else rc, tasks, own, seconds, reproduce_command(allocation, request), rest)
 
     def open_tasks(self) -> dict[int, str]:
         """Return the tasks that began and did not end, with their nodes."""
@@ -526,9 +524,7 @@ def _misplaced(
     container = request.container
     if found or not container or not began:
         return found
-    if unknown := [
-        node for node in task_place.undecided(container, began) if node not in allocation.host_roots
-    ]:
+    if unknown := [node for node in task_place.undecided(container, began) if node not in allocation.host_roots]:
         plain = StepRequest(("true",), nodes=tuple(unknown), ntasks_per_node=1, mark=True, timeout=60)
         with contextlib.suppress(StepError):  # an unknown root is a finding
             tasks = run_step(slurm, allocation, plain).tasks
@@ -543,9 +539,7 @@ def _misplaced(
     return task_place.other_image(container, began, expected)
 
 
-def _fingerprint(
-    slurm: Slurm, allocation: Allocation, given: StepRequest, container: task_place.Stated
-) -> str:
+def _fingerprint(slurm: Slurm, allocation: Allocation, given: StepRequest, container: task_place.Stated) -> str:
     """Return the fingerprint of the stated image in a new container, where the site names the container; else ''.
 
     Pyxis ignores the image if a container of this name exists, from whatever image. The first node imports it again.

@@ -79,9 +79,7 @@ class Transport(Protocol):
     ) -> Completed:
         """Run a command to its end; TransportError if it is not found or exceeds `timeout` seconds."""
 
-    def spawn(
-        self, argv: Sequence[str], *, env: Env | None = None
-    ) -> subprocess.Popen[bytes] | RemoteProcess:
+    def spawn(self, argv: Sequence[str], *, env: Env | None = None) -> subprocess.Popen[bytes] | RemoteProcess:
         """Start a process with pipes for stdin, stdout and stderr, in its own process group."""
 
     def count(self, program: str) -> None:

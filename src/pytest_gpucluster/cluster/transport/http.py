@@ -65,10 +65,7 @@ def get(url: str, *, timeout: float, cap: int = CAP) -> Reply:
 
 
 def _exchange(
-    connection: http.client.HTTPConnection,
-    opened: list[socket.socket],
-    parts: urllib.parse.SplitResult,
-    cap: int,
+    connection: http.client.HTTPConnection, opened: list[socket.socket], parts: urllib.parse.SplitResult, cap: int
 ) -> Reply:
     """Return the reply; `opened` gets the socket, so that another thread can end the exchange."""
     headers = {"Accept": "application/json"}

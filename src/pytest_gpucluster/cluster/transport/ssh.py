@@ -169,9 +169,7 @@ class SshTransport:
         while True:
             process = self.spawn(argv, env=env)
             try:
-                out, err = process.communicate(
-                    (input or "").encode(), max(0.1, begin + timeout - time.monotonic())
-                )
+                out, err = process.communicate((input or "").encode(), max(0.1, begin + timeout - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill_group()
                 why = f"not finished after {timeout:g} s on {self.where}: does its server respond?"

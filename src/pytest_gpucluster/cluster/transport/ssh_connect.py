@@ -211,9 +211,7 @@ def _prepare_hop(hop: Connection, settings: SshConfig) -> None:
         "banner_timeout": settings.connect_timeout,
         "auth_timeout": max(30.0, settings.connect_timeout),  # PAM may be slow
         "channel_timeout": max(30.0, settings.connect_timeout),
-        "transport_factory": partial(
-            _Wire, alive=settings.alive, kinds=known_hosts.kinds(entries, _known_name(hop))
-        ),
+        "transport_factory": partial(_Wire, alive=settings.alive, kinds=known_hosts.kinds(entries, _known_name(hop))),
     }
 
 
@@ -243,11 +241,7 @@ def _explained(error: Exception, connection: Connection, settings: SshConfig) ->
     # the first hop that is not open
     hop = next((hop for hop in reversed(chain) if not hop.is_connected), connection)
     where = f"ssh to {hop.host}" + (f":{hop.port}" if hop.port != _PORT else "")
-    known = {
-        _WrongKey: _about_host_key,
-        paramiko.AuthenticationException: _about_login,
-        OSError: _about_network,
-    }
+    known = {_WrongKey: _about_host_key, paramiko.AuthenticationException: _about_login, OSError: _about_network}
     for kind, explain in known.items():
         if isinstance(error, kind):
             return SshError(f"{where}: {explain(error, hop, settings)}", transient=_transient(error))

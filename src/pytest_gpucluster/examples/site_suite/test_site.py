@@ -87,9 +87,7 @@ PAYLOAD = Path(__file__).with_name("copy_speed.py")
 def copies(gpucluster_allocation: Allocation) -> dict[str, TaskResult]:
     """The result of the payload on each node."""
     allocation = gpucluster_allocation
-    request = StepRequest(
-        payload_command("python3", PAYLOAD), allocation.nodes, ntasks_per_node=1, timeout=60
-    )
+    request = StepRequest(payload_command("python3", PAYLOAD), allocation.nodes, ntasks_per_node=1, timeout=60)
     return {task.node: task for task in run_step(allocation.slurm, allocation, request).tasks}
 
 

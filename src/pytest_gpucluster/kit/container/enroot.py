@@ -70,9 +70,7 @@ def read_space(answer: Answer) -> tuple[EnrootSpace, ...]:
             raise ProbeError(f"space of enroot: not understood: {line!r}")
         what, numbers, rights, path = match.groups()
         free, size, block, inodes, most = map(int, numbers.split())
-        spaces.append(
-            EnrootSpace(what, path, free * block, size * block, rights == "rw", inodes if most else None)
-        )
+        spaces.append(EnrootSpace(what, path, free * block, size * block, rights == "rw", inodes if most else None))
     if not spaces:
         raise ProbeError("space of enroot: no path in the answer")
     return tuple(spaces)
@@ -124,9 +122,7 @@ case $name in {wanted}) enroot remove -f "$name" </dev/null || rc=$? ;; esac
 done; exit $rc; }}"""
 
 
-PYXIS = Probe(
-    "Pyxis", script(__package__, "pyxis.sh"), read_pyxis, by_hand="grep -i pyxis /etc/slurm/plugstack.conf*"
-)
+PYXIS = Probe("Pyxis", script(__package__, "pyxis.sh"), read_pyxis, by_hand="grep -i pyxis /etc/slurm/plugstack.conf*")
 SPACE = Probe(
     "room of Enroot",
     script(__package__, "enroot_space.sh"),

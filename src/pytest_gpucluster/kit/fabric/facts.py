@@ -148,11 +148,7 @@ def parse_adapters(answer: Answer) -> Adapters:
             blocks[-1].append(line)
     uptime = re.search(r"^uptime (\d+\.?\d*)", answer.out, re.MULTILINE)
     product = re.search(r"^product (.+)", answer.out, re.MULTILINE)
-    paths = {
-        words[1]: pci_path(words[2])
-        for line in lines
-        if len(words := line.split()) == 3 and words[0] == "path"
-    }
+    paths = {words[1]: pci_path(words[2]) for line in lines if len(words := line.split()) == 3 and words[0] == "path"}
     marked = {line.split("/")[-3] for line in lines if re.fullmatch(r"/\S+/device/vpd", line)}
     found = [_port(block, mtus) for block in blocks]
     ports = [replace(port, path=paths.get(port.device, ())) for port in found]
@@ -273,9 +269,7 @@ def parse_peer_memory(answer: Answer) -> PeerMemory:
     """Read the answer; NotAvailable if neither /proc/modules nor lsmod could be read."""
     lines = [line.strip() for line in answer.out.splitlines()]
     kernel = next((line.split()[1] for line in lines if re.match(r"kernel \d", line)), None)
-    driver = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("NVRM version:")), None
-    )
+    driver = next((line.partition(":")[2].strip() for line in lines if line.startswith("NVRM version:")), None)
     listed = lines[: lines.index("listed")] if "listed" in lines else []
     names = frozenset(line.split()[0].replace("-", "_") for line in listed if line)
     if not names:

@@ -90,9 +90,7 @@ class RailPort:
 def rail_ports(rails: Iterable[Rails], fabric: FabricProfile) -> dict[str, RailPort]:
     """Return {location: port} of a node: the same place has the same name on all nodes, also if an adapter is missing."""
     return {
-        str(port.location): RailPort(
-            port.device, port.number, one.part(port), one.gpus[0].index if one.gpus else None
-        )
+        str(port.location): RailPort(port.device, port.number, one.part(port), one.gpus[0].index if one.gpus else None)
         for one in rails
         for port in in_use(one, fabric)
     }
@@ -218,9 +216,7 @@ def _by_root(adapters: Adapters) -> tuple[dict[str, list[GpuAddress]], dict[str,
     return gpus, {root: found for root, found in ports.items() if root in gpus}
 
 
-def _trees(
-    adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[Location, ...]]]
-) -> list[Rails]:
+def _trees(adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[Location, ...]]]) -> list[Rails]:
     """Return the GPUs behind each root port with the ports for their traffic; `need` is not set."""
     gpus, ports = _by_root(adapters)
     board, found = _board(gpus, ports, profile), []
@@ -261,9 +257,7 @@ def _board(gpus: Mapping[str, list[GpuAddress]], ports: Mapping[str, list[Port]]
     return max(sorted(near), key=lambda board: (max(rates.get(board, [0.0])), near[board]), default="")
 
 
-def _near(
-    adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[Location, ...]]]
-) -> tuple[Rails, ...]:
+def _near(adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[Location, ...]]]) -> tuple[Rails, ...]:
     """Return the rails behind the PCIe switches of the GPUs; () if the machine has no such switches, or too few ports there."""
     trees, fabric = _trees(adapters, profile, usual), profile.fabric
     ports = tuple(port for tree in trees for port in tree.ports)
@@ -281,9 +275,7 @@ def _near(
     return () if short and _is_design(short, found, usual) else tuple(found)
 
 
-def _is_design(
-    short: Sequence[Rails], trees: Sequence[Rails], usual: Mapping[str, Norm[tuple[Location, ...]]]
-) -> bool:
+def _is_design(short: Sequence[Rails], trees: Sequence[Rails], usual: Mapping[str, Norm[tuple[Location, ...]]]) -> bool:
     """Return whether the machine has adapters at the processor too, rather than a lost one: others have as few, or most lack it."""
     if any(tree.usual for tree in short):
         return False

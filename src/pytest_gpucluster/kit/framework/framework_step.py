@@ -19,12 +19,7 @@ from pytest_gpucluster.core.errors import NotApplicable, StepError, StepMisplace
 from pytest_gpucluster.core.fact import of_fleet, of_node
 from pytest_gpucluster.kit.framework.between import Reach
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
-from pytest_gpucluster.kit.framework.payload_result import (
-    PayloadResult,
-    PayloadTask,
-    last_stderr_line,
-    read_facts,
-)
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask, last_stderr_line, read_facts
 from pytest_gpucluster.kit.framework.payload_step import command, environment_named
 from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED, connections
 from pytest_gpucluster.kit.payloads.prelude import SECRET
@@ -88,9 +83,7 @@ def payload_tasks(result: StepResult, key: str) -> tuple[PayloadTask, ...]:
     """Return the tasks of a step with the facts that its payload printed under this key."""
     return tuple(
         PayloadTask(
-            *(task.rank, task.node, task.rc, task.signal),
-            read_facts(task.stdout, key),
-            last_stderr_line(task.stderr),
+            *(task.rank, task.node, task.rc, task.signal), read_facts(task.stdout, key), last_stderr_line(task.stderr)
         )
         for task in result.tasks
     )
@@ -129,8 +122,7 @@ class FrameworkStepRunner(Generic[Config]):
     def of_allocations(cls, session: NodesUnderTest, config: Config, **own: Any) -> list[Self]:
         """Return a runner per allocation that has testable nodes. `own`: further arguments of the derived class."""
         made = [
-            cls(held, session.cluster, session.inventory, config, nodes, **own)
-            for held, nodes in cls.groups(session)
+            cls(held, session.cluster, session.inventory, config, nodes, **own) for held, nodes in cls.groups(session)
         ]
         for runner in made:
             runner.reach = replace(runner.reach, selected=len(session.nodes))
@@ -152,14 +144,8 @@ class FrameworkStepRunner(Generic[Config]):
         if (own := self.environment) is None:
             return f"no environment is named: {self.section}.environment, or environments.default"
         image = own.container_image or own.container_name
-        parts = [
-            f"environment {self.config.environment or DEFAULT_ENVIRONMENT}",
-            f"image {image}" if image else "",
-        ]
-        parts += [
-            f"modules {' '.join(own.modules)}" if own.modules else "",
-            f"conda {own.conda}" if own.conda else "",
-        ]
+        parts = [f"environment {self.config.environment or DEFAULT_ENVIRONMENT}", f"image {image}" if image else ""]
+        parts += [f"modules {' '.join(own.modules)}" if own.modules else "", f"conda {own.conda}" if own.conda else ""]
         return ", ".join(filter(None, parts))
 
     @property
@@ -175,9 +161,7 @@ class FrameworkStepRunner(Generic[Config]):
     @property
     def gpus(self) -> int:
         """GPUs per node that a step can use, the fewest of the nodes."""
-        if self.cluster.sandbox and any(
-            self.cluster.group_of(node).profile.gpu is None for node in self.nodes
-        ):
+        if self.cluster.sandbox and any(self.cluster.group_of(node).profile.gpu is None for node in self.nodes):
             return 0  # without a model no tool of the virtual nodes shows them
         return min((self.inventory[node].gpus for node in self.nodes if node in self.inventory), default=0)
 
@@ -306,9 +290,7 @@ def framework_runner(
     def runner(runners: Iterable[Runner], node: Any) -> Runner:
         found = next((runner for runner in runners if node.name in runner.nodes), None)
         if found is None:
-            raise NotApplicable(
-                without or f"`{framework.section}.nodes` of the cluster file selects fewer nodes"
-            )
+            raise NotApplicable(without or f"`{framework.section}.nodes` of the cluster file selects fewer nodes")
         if first:
             getattr(found, first)
         return found

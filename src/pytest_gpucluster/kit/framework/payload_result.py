@@ -261,11 +261,7 @@ def _tasks_by_node(result: PayloadResult) -> Mapping[str, list[PayloadTask]]:
 
 
 def judge_package(
-    node_name: str,
-    packages: PayloadResult,
-    name: str,
-    peers: Collection[str] | None = None,
-    kind: str = "found",
+    node_name: str, packages: PayloadResult, name: str, peers: Collection[str] | None = None, kind: str = "found"
 ) -> Judgement:
     """Judge the facts of a kind of a node: a package is installed, in the version of the other nodes of its kind (`peers`).
 
@@ -275,9 +271,7 @@ def judge_package(
     facts = [(str(fact["node"]), fact if kind == "found" else fact[name]) for fact in packages.facts(kind)]
     mine = [found for node, found in facts if node == node_name]
     if not mine:
-        yield packages.silent(node_name).finding(
-            named("software", "python"), f"reports whether {name} is installed"
-        )
+        yield packages.silent(node_name).finding(named("software", "python"), f"reports whether {name} is installed")
         return
     if error := next((found["error"] for found in mine if found["error"]), ""):
         where = f"; {packages.where}" if packages.where else ""
@@ -286,9 +280,7 @@ def judge_package(
         yield Finding(part, Quote(f"{error}{where}"), "installed", action, code="not_installed")
         return
     versions = {
-        node: found["version"]
-        for node, found in facts
-        if not found["error"] and (peers is None or node in peers)
+        node: found["version"] for node, found in facts if not found["error"] and (peers is None or node in peers)
     }
     yield from norm(versions.items()).judge(part, versions[node_name], worse=differs)
 

@@ -53,10 +53,7 @@ def sent(payload: Path) -> str:
     inlined: set[str] = set()
 
     def inline(found: re.Match[str]) -> str:
-        part, newlines = (
-            _PACKAGE.joinpath(*found[1].split(".")).with_suffix(".py"),
-            "\n" * found[0].count("\n"),
-        )
+        part, newlines = (_PACKAGE.joinpath(*found[1].split(".")).with_suffix(".py"), "\n" * found[0].count("\n"))
         if part.name in inlined:
             return newlines
         inlined.add(part.name)

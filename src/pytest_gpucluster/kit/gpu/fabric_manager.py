@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 
-_STATES = (
-    "active",
-    "inactive",
-    "failed",
-    "activating",
-    "deactivating",
-    "reloading",
-    "maintenance",
-    "unknown",
-)
+_STATES = ("active", "inactive", "failed", "activating", "deactivating", "reloading", "maintenance", "unknown")
 
 
 @dataclass(frozen=True)
@@ -38,9 +29,7 @@ def parse(answer: Answer) -> FabricManager:
     lines = dict(line.split(" ", 1) for line in answer.out.splitlines() if " " in line)
     state = lines.get("state", "").strip()
     if state not in _STATES:
-        raise NotAvailable(
-            f"systemctl is-active nvidia-fabricmanager: {state or last_line(answer.err) or 'no answer'}"
-        )
+        raise NotAvailable(f"systemctl is-active nvidia-fabricmanager: {state or last_line(answer.err) or 'no answer'}")
     match = re.search(r"version is\s*:\s*(\d[\d.]*)", lines.get("version", ""))
     return FabricManager(state, match[1] if match else None)
 

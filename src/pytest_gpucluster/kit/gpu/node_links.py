@@ -90,9 +90,7 @@ def read_network(answer: Answer) -> NodeLinks:
     rows = [[cell.strip() for cell in line.split(";")] for line in lines]
     ports = [row for row in rows if row[0].startswith("port ") and len(row) == PORT_CELLS]
     # a card for InfiniBand has two ports; only root may read what a bridge to NVSwitches is
-    functions = {
-        _device(row): "".join(pci_path(row[8])[-1:]) for row in ports if row[3] == "InfiniBand" and not row[6]
-    }
+    functions = {_device(row): "".join(pci_path(row[8])[-1:]) for row in ports if row[3] == "InfiniBand" and not row[6]}
     unused = bridges(functions)
     cards = [row for row in ports if _device(row) not in unused] or ports
     gpus = Counter(root_port(pci_path(row[1])) for row in rows if row[0] == "gpu" and len(row) > 1)

@@ -90,9 +90,7 @@ class Gpu:
     ecc_volatile_corrected: int | None = _cell("ecc.errors.corrected.volatile.total", _COUNT)
     ecc_aggregate_uncorrected: int | None = _cell("ecc.errors.uncorrected.aggregate.total", _COUNT)
     ecc_aggregate_sram: int | None = _cell("ecc.errors.uncorrected.aggregate.sram", _COUNT)
-    sram_threshold_exceeded: bool | None = _cell(
-        "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", _YES
-    )
+    sram_threshold_exceeded: bool | None = _cell("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", _YES)
     retired_pending: bool | None = _cell("retired_pages.pending", _YES)
     retired_single: int | None = _cell("retired_pages.single_bit_ecc.count", _COUNT)
     retired_double: int | None = _cell("retired_pages.double_bit.count", _COUNT)
@@ -272,8 +270,7 @@ class Gpus:
 
 
 _DRIVER_DOWN = re.compile(
-    r"couldn't communicate|Failed to initialize NVML|version mismatch|not found|No such file|Permission",
-    re.IGNORECASE,
+    r"couldn't communicate|Failed to initialize NVML|version mismatch|not found|No such file|Permission", re.IGNORECASE
 )
 
 
@@ -407,8 +404,7 @@ _LINK = re.compile(r"Link (\d+): (?:(\d+(?:\.\d+)?) GB/s|<?inactive>?)", re.IGNO
 _speed_of = lru_cache(64)(float)  # one object for all links of a speed, of which a large cluster has 700,000
 # recorded from drivers 590 to 610: a GPU without NVLink, one without a partner, one in MIG mode
 _NO_LINKS = re.compile(
-    r"all links are inactive|does not have or support Nvlink|not supported for Devices in MIG mode",
-    re.IGNORECASE,
+    r"all links are inactive|does not have or support Nvlink|not supported for Devices in MIG mode", re.IGNORECASE
 )
 _WARNING = re.compile(r"WARNING:", re.IGNORECASE)
 _COUNTER = re.compile(r"Link (\d+): (.+?)\s*: (\S.*)")

@@ -102,11 +102,7 @@ def decode(number: int, words: str) -> Decoded | None:
     if match is None:
         return None
     unit = re.sub(r"\s+", "_", match["unit"]).upper()
-    fatal, intrinfo, status = (
-        match["severity"][0] in "fF",
-        int(match["intrinfo"], 16),
-        int(match["status"], 16),
-    )
+    fatal, intrinfo, status = (match["severity"][0] in "fF", int(match["intrinfo"], 16), int(match["status"], 16))
     for rule in rules()[number]:
         if (
             set(unit.split("/")) & set(rule.unit.split("/"))

@@ -28,8 +28,7 @@ class MpiConfig(FrameworkConfig):
         ("c",), min_length=1, description="c: compiled on the nodes or in the image; python: mpi4py"
     )
     mpirun: Program = Field(
-        "mpirun",
-        description="name or path of mpirun; mpicc is searched in the folder of a path, then on PATH",
+        "mpirun", description="name or path of mpirun; mpicc is searched in the folder of a path, then on PATH"
     )
     # thread level that the MPI library must provide
     threads: ClassVar[str] = "funneled"
@@ -40,6 +39,5 @@ class MpiConfig(FrameworkConfig):
         None, gt=0, description="lowest bandwidth between nodes in GB/s, one direction, 4 MiB"
     )
     scratch: FolderPath = Field(
-        "/tmp",
-        description="folder on each node for the compiled program; must not be mounted noexec",
+        "/tmp", description="folder on each node for the compiled program; must not be mounted noexec"
     )

@@ -51,9 +51,7 @@ class _Known:
     hint: str
 
 
-_PAIR = re.compile(
-    r"Duplicate GPU detected : rank (\d{1,7}) and rank (\d{1,7}) both on CUDA device ([0-9a-f]+)"
-)
+_PAIR = re.compile(r"Duplicate GPU detected : rank (\d{1,7}) and rank (\d{1,7}) both on CUDA device ([0-9a-f]+)")
 _KNOWN = (
     _Known(
         "MPI without PMI",
@@ -196,10 +194,7 @@ OF_PAYLOADS = {
     "the task prolog; or the driver is too old for torch",
 }
 # kinds that only repeat the cause: {kind: causes}
-_FOLLOWS = {
-    "NCCL": {DUPLICATE, "no network interface", LIMITED, "ranks do not fit"},
-    "out of memory": {LIMITED},
-}
+_FOLLOWS = {"NCCL": {DUPLICATE, "no network interface", LIMITED, "ranks do not fit"}, "out of memory": {LIMITED}}
 _WITHOUT_LIMITS = tuple(known for known in _KNOWN if known.kind != LIMITED)
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")
 _ENDED_TASKS = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-\[\] ]+): ")
@@ -212,8 +207,7 @@ def code_of_kind(kind: str) -> str:
 
 # no hardware faults, by the code of a finding
 SOFTWARE = {
-    code_of_kind(kind): kind
-    for kind in (LIMITED, "driver library", "CPU build of torch", "no torch", DUPLICATE)
+    code_of_kind(kind): kind for kind in (LIMITED, "driver library", "CPU build of torch", "no torch", DUPLICATE)
 }
 # what a rank sees if another one has died or waits
 _PEER_LOST = re.compile(
@@ -234,9 +228,7 @@ def explain(text: str, *, mpi: str | None = None, low_limits: bool = False) -> t
     found: dict[str, LaunchFailure] = {}
     matched_lines: set[int] = set()  # a line that matches several kinds has the first one
     nodes = hostlist.shown(set(nodes_of_tasks(text).values()), none="")
-    started = (
-        "" if mpi is None else f"; the step ran with --mpi={mpi}" if mpi else "; the step ran without --mpi"
-    )
+    started = "" if mpi is None else f"; the step ran with --mpi={mpi}" if mpi else "; the step ran without --mpi"
     for known in _KNOWN if low_limits else _WITHOUT_LIMITS:
         lines = {text.rfind("\n", 0, match.start()): match for match in known.pattern.finditer(text)}
         match = next((match for at, match in lines.items() if at not in matched_lines), None)
@@ -265,9 +257,7 @@ def with_software_cause(verdict: Verdict) -> Verdict:
     if not kinds or len(kinds) < len(verdict.findings):
         return verdict
     hints = {**{known.kind: known.hint for known in _KNOWN}, **OF_PAYLOADS}
-    return with_cause(
-        verdict, "", f"{kinds[0]}: settings or software of the node, not its GPU", hints[kinds[0]]
-    )
+    return with_cause(verdict, "", f"{kinds[0]}: settings or software of the node, not its GPU", hints[kinds[0]])
 
 
 def clipped(text: str) -> str:

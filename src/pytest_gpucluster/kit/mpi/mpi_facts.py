@@ -103,9 +103,7 @@ def read_installed(node: str, text: str) -> InstalledMpi:
     return InstalledMpi(
         node,
         host=next((str(fields["host"]) for fields in by_language.values() if fields.get("host")), ""),
-        mpiruns=tuple(
-            MpirunPath(p.partition(" ")[2], p.startswith("conda ")) for p in facts.get("mpirun", ())
-        ),
+        mpiruns=tuple(MpirunPath(p.partition(" ")[2], p.startswith("conda ")) for p in facts.get("mpirun", ())),
         mpirun=one.get("mpirun-first", ""),
         launcher=version_of(one.get("mpirun-version", "")),
         library=library,

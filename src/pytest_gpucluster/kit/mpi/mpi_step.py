@@ -151,9 +151,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         world = reading.join_worlds(worlds)
         return world if under_srun else reading.with_nodes(world, reading.hosts_of(self.installed.values()))
 
-    def mpirun(
-        self, nodes: Sequence[str], program: Sequence[str], *, ntasks_per_node: int = 0
-    ) -> StepRequest:
+    def mpirun(self, nodes: Sequence[str], program: Sequence[str], *, ntasks_per_node: int = 0) -> StepRequest:
         """Return the step that starts a program on these nodes with mpirun, as a batch script would."""
         tasks = ntasks_per_node or self.ntasks_per_node
         # -n: an mpirun that misreads Slurm's variables may start processes without end
@@ -165,11 +163,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         self, nodes: tuple[str, ...], argv: Sequence[str], *, mpi: str | None, ntasks_per_node: int
     ) -> StepRequest:
         request = StepRequest(
-            argv=tuple(argv),
-            nodes=nodes,
-            mpi=mpi,
-            ntasks_per_node=ntasks_per_node,
-            timeout=self.config.deadline,
+            argv=tuple(argv), nodes=nodes, mpi=mpi, ntasks_per_node=ntasks_per_node, timeout=self.config.deadline
         )
         if self.environment is not None:
             request = environment_request(self.environment, request)

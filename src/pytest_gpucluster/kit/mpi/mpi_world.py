@@ -49,9 +49,13 @@ def _known_cause(verdict: Verdict, run: MpiRun) -> Verdict:
     return verdict
 
 
-_SINGLETONS_CAUSE = "the programs found no PMI of this launcher, and each ran as a world of its own: exit status 0, wrong result"
+_SINGLETONS_CAUSE = (
+    "the programs found no PMI of this launcher, and each ran as a world of its own: exit status 0, wrong result"
+)
 _UNDER_MPIRUN = "mpirun belongs to another MPI than the program (see mpi.matches): load one module only"
-_UNDER_SRUN = "MPICH and its derivatives need srun --mpi=pmi2, Open MPI srun --mpi=pmix; or set MpiDefault in slurm.conf"
+_UNDER_SRUN = (
+    "MPICH and its derivatives need srun --mpi=pmi2, Open MPI srun --mpi=pmix; or set MpiDefault in slurm.conf"
+)
 
 
 @revised(_known_cause)

@@ -28,13 +28,8 @@ def part_rounds(found: Inference, gpus: int) -> Batch:
     pairs: list[Group] = list(zip(bad, good, strict=False))
     pairs += pairing.neighbours(good[len(pairs) :])[:1]  # the control: rails between two good nodes
     rails = tuple((f"{a}:{i}", f"{b}:{i}") for a, b in pairs for i in range(gpus))
-    slow_alone = [
-        [f"{node}:{i}" for i in range(gpus)] for node in bad if found.bad_nodes[node].code == SLOW_ALONE
-    ]
-    local = [
-        tuple(pair for members in slow_alone for pair in pairing.neighbours(members, shift))
-        for shift in (0, 1)
-    ]
+    slow_alone = [[f"{node}:{i}" for i in range(gpus)] for node in bad if found.bad_nodes[node].code == SLOW_ALONE]
+    local = [tuple(pair for members in slow_alone for pair in pairing.neighbours(members, shift)) for shift in (0, 1)]
     return tuple(groups for groups in (rails, *local) if groups)
 
 
@@ -45,9 +40,7 @@ def bad_parts(judged: Iterable[JudgedMeasurement], bad_nodes: Iterable[str]) -> 
     parts: dict[str, tuple[Part, ...]] = {}
     for node in bad_nodes:
         of, mine = Part("node", name=node), gpus.get(node, set())
-        named = [("gpu", i) for i in sorted(mine)] + [
-            ("rail", i) for i in sorted(rails.get(node, set()) - mine)
-        ]
+        named = [("gpu", i) for i in sorted(mine)] + [("rail", i) for i in sorted(rails.get(node, set()) - mine)]
         if named:
             parts[node] = tuple(Part(kind, i, of=of) for kind, i in named)
     return parts

@@ -134,9 +134,7 @@ class Inference:
     @property
     def bad_links(self) -> tuple[Group, ...]:
         """The links that were slow in each of at least two measurements, and in all repeats."""
-        return tuple(
-            edge.ends for edge in self.slow_links if edge.bad > self._doubtful(edge) and not edge.good
-        )
+        return tuple(edge.ends for edge in self.slow_links if edge.bad > self._doubtful(edge) and not edge.good)
 
     @property
     def doubtful_links(self) -> tuple[Edge, ...]:
@@ -203,9 +201,7 @@ def infer(observed: Observations) -> Inference:
     return Inference(observed, spine, alone, edges, acquitted, partners, leaves, closed, needed, bad_nodes)
 
 
-def links_among(
-    edges: Iterable[Edge], acquitted: AbstractSet[str], closed: AbstractSet[str]
-) -> tuple[Edge, ...]:
+def links_among(edges: Iterable[Edge], acquitted: AbstractSet[str], closed: AbstractSet[str]) -> tuple[Edge, ...]:
     """Return the pairs of which both ends are acquitted and that no leaf may explain."""
     return tuple(edge for edge in edges if acquitted >= {*edge.ends} and not edge.touches(closed))
 
@@ -302,9 +298,7 @@ def judge_leaves(edges: Iterable[Edge]) -> LeafResults:
     return LeafResults(dict(sorted(bad.items())), tuple(candidates))
 
 
-def closed_leaves(
-    edges: Iterable[Edge], bad_nodes: AbstractSet[str], suspected: AbstractSet[str]
-) -> frozenset[str]:
+def closed_leaves(edges: Iterable[Edge], bad_nodes: AbstractSet[str], suspected: AbstractSet[str]) -> frozenset[str]:
     """Return the leaves with bad pairs and no good pair across them: such a pair proves no node to be bad."""
     seen: dict[str, set[bool]] = defaultdict(set)
     for edge in edges:
@@ -315,9 +309,7 @@ def closed_leaves(
     return frozenset(closed.union(suspected))
 
 
-def unexplained(
-    edges: Iterable[Edge], bad_nodes: AbstractSet[str], bad_leaves: AbstractSet[str]
-) -> tuple[Edge, ...]:
+def unexplained(edges: Iterable[Edge], bad_nodes: AbstractSet[str], bad_leaves: AbstractSet[str]) -> tuple[Edge, ...]:
     """Return the bad pairs that none of these parts explains."""
     return tuple(edge for edge in edges if edge.bad and not _explained(edge, bad_nodes, bad_leaves))
 
@@ -338,8 +330,7 @@ def convict(
                 found[end].append(edge)
     return {
         node: Explanation(
-            "bad_with_partners",
-            f"bad with {', '.join(edge.other(node) for edge in own)}, which are fine with others",
+            "bad_with_partners", f"bad with {', '.join(edge.other(node) for edge in own)}, which are fine with others"
         )
         for node, own in found.items()
         if len(own) >= partners_of(own, needed)

@@ -16,20 +16,15 @@ class NcclConfig(Section):
     order = 3
 
     runner: Literal["auto", "nccl-tests", "payload"] = Field(
-        "auto",
-        description="auto: nccl-tests where the nodes have it, else the bundled payload on torch.distributed",
+        "auto", description="auto: nccl-tests where the nodes have it, else the bundled payload on torch.distributed"
     )
-    launcher: Literal["srun", "mpirun"] = Field(
-        "srun", description="program that starts the ranks of nccl-tests"
-    )
+    launcher: Literal["srun", "mpirun"] = Field("srun", description="program that starts the ranks of nccl-tests")
     mpi: Text | None = Field(None, description="srun --mpi=TYPE, like pmix or pmi2")
     command: str = Field(
         "all_reduce_perf -b 1M -e 4G -f 2 -g 1",
         description="command of the all-reduce test; other collectives replace the program name",
     )
-    collectives: tuple[Collective, ...] = Field(
-        ("all_reduce",), min_length=1, description="collectives to measure"
-    )
+    collectives: tuple[Collective, ...] = Field(("all_reduce",), min_length=1, description="collectives to measure")
     environment: str | None = Field(
         None, description="name under `environments`, used for the steps; default: `default`"
     )

@@ -101,9 +101,7 @@ def floor(
         between = _Link(rate, between.why, between.step)
     slowest = min(filter(None, (within, between)), key=lambda link: link.rate)
     moved = size * bus_factor(collective, ranks)
-    steps = BASE + _steps(
-        collective, domains, inside, within.step if within else 0, between.step if between else 0
-    )
+    steps = BASE + _steps(collective, domains, inside, within.step if within else 0, between.step if between else 0)
     return Floor(SHARE * moved / (moved / slowest.rate + steps * 1e9), slowest.rate, slowest.why)
 
 
@@ -186,9 +184,7 @@ def _interface(links: NodeLinks, route: Route) -> float:
     """Return the rate of the interface for TCP: the slowest that NCCL names, else of those that it may use."""
     names = NameFilter.parse(route.env.get("NCCL_SOCKET_IFNAME", ""))
     found = [links.interfaces[name] for name in route.interfaces if name in links.interfaces] or [
-        rate
-        for name, rate in links.interfaces.items()
-        if names.selects(name) and not name.startswith(("lo", "docker"))
+        rate for name, rate in links.interfaces.items() if names.selects(name) and not name.startswith(("lo", "docker"))
     ]
     return min(filter(None, found), default=UNKNOWN_INTERFACE)
 

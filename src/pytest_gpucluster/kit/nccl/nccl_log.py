@@ -91,9 +91,7 @@ class NcclLog:
     @property
     def foreign(self) -> frozenset[str]:
         """The settings that the step did not make, like NCCL_PROTO=LL."""
-        return frozenset(
-            f"{name}={value}" for name, value in self.settings.items() if not name.startswith(_NEUTRAL)
-        )
+        return frozenset(f"{name}={value}" for name, value in self.settings.items() if not name.startswith(_NEUTRAL))
 
     @property
     def slowing(self) -> frozenset[str]:

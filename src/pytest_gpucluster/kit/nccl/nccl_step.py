@@ -17,14 +17,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, reproduce_command, run_step
 from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT
 from pytest_gpucluster.core import hostlist, units
-from pytest_gpucluster.core.errors import (
-    ConfigError,
-    NotAvailable,
-    SlurmError,
-    StepError,
-    StepMisplaced,
-    StepTimeout,
-)
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable, SlurmError, StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.kit.framework.framework_step import ATTEMPTS
 from pytest_gpucluster.kit.framework.payload_result import last_stderr_line
 from pytest_gpucluster.kit.framework.payload_step import COLLECTIVE, command, environment_named
@@ -231,9 +224,7 @@ class NcclStep:
         networks = self._channel.ask(NETWORK.command)
         return {node: read_links(surveys[node], networks[node]) for node in surveys if node in networks}
 
-    def route(
-        self, profile: Profile, log: nccl_log.NcclLog, node_of_rank: Mapping[int, str] | None = None
-    ) -> Route:
+    def route(self, profile: Profile, log: nccl_log.NcclLog, node_of_rank: Mapping[int, str] | None = None) -> Route:
         """Return how the ranks of a run over several nodes communicated, from its log."""
         transports = tuple(sorted(log.paths(node_of_rank or None).between))
         # a run of one node names the network that it would use
@@ -248,9 +239,7 @@ class NcclStep:
         missing = [node for node in names if node not in self.links]
         if missing:
             return f"no answer from {hostlist.fold(missing)}"
-        return nccl_floor.floor(
-            collective, size, [self.links[node] for node in names], gpus=self.gpus, route=route
-        )
+        return nccl_floor.floor(collective, size, [self.links[node] for node in names], gpus=self.gpus, route=route)
 
     def without_domain(self) -> Self:
         """Return a runner whose ranks use the network between nodes also where NVLink joins them; it shares the lost nodes."""
@@ -260,9 +249,7 @@ class NcclStep:
 
     # --- one collective over all nodes
 
-    def whole(
-        self, nodes: Sequence[str], collective: str = "all_reduce", sizes: Iterable[int] = ()
-    ) -> NcclMeasurement:
+    def whole(self, nodes: Sequence[str], collective: str = "all_reduce", sizes: Iterable[int] = ()) -> NcclMeasurement:
         """Measure one collective over all the nodes together."""
         sweep = self.sweep.reaching(sizes).with_latency(collective)
         if self.runner == "payload":
@@ -375,9 +362,7 @@ class NcclStep:
         exports = [word for name in names for word in ("-x", name)]
         launch = ("mpirun", "-np", str(len(nodes) * self.gpus), "--host", hosts, "--tag-output", *exports)
         request = self._request(nodes[:1], (*launch, *argv), ntasks_per_node=1, gpus_per_node=self.gpus)
-        return replace(
-            request, mpi="none", prelude="; ".join(filter(None, (request.prelude, self._job(nodes))))
-        )
+        return replace(request, mpi="none", prelude="; ".join(filter(None, (request.prelude, self._job(nodes)))))
 
     def _job(self, nodes: Sequence[str]) -> str:
         """Return the sh line that sets the nodes for mpirun: Slurm's variables describe its own step of one task.
@@ -403,9 +388,7 @@ class NcclStep:
         if problem:  # only then: nodes that the channel has lost may have finished the step before
             lost = self._channel.lost
             self.lost_nodes |= {
-                node: lost[node].text
-                for node in request.nodes
-                if node in lost and node not in self.lost_nodes
+                node: lost[node].text for node in request.nodes if node in lost and node not in self.lost_nodes
             }
         return result, problem
 

@@ -152,12 +152,7 @@ def read(text: str, *, rc: int | None = None, collective: str = "", mpi: str | N
 
 
 def read_tasks(
-    stdout: Mapping[str, str],
-    *,
-    stderr: str = "",
-    rc: int | None = None,
-    collective: str = "",
-    mpi: str | None = None,
+    stdout: Mapping[str, str], *, stderr: str = "", rc: int | None = None, collective: str = "", mpi: str | None = None
 ) -> NcclOutput:
     """Parse the separate outputs of tasks: {label: stdout}; the other parameters are those of `read`.
 
@@ -374,9 +369,7 @@ def _strip_log(line: str, table: _Table | None) -> tuple[str, bool]:
         return line, False
     hosts = {rank.host for _, rank in table.ranks} if table else set()
     near = [host for host in hosts if f"{host}:" in line]
-    known = [
-        match.start() for host in near if (match := re.search(rf"{_STAMP}{re.escape(host)}{_LOG}", line))
-    ]
+    known = [match.start() for host in near if (match := re.search(rf"{_STAMP}{re.escape(host)}{_LOG}", line))]
     match = _GLUED_LOG.search(line)
     start = min(known) if known else match.start() if match else None
     if start is None:
@@ -530,9 +523,7 @@ def _conclude(table: _Table, collective: str) -> NcclRun:
             except BadRowError as error:
                 reasons.append(f"line {number}: row rejected: {error}: {_show(line)}")
     elif table.rows:
-        reasons.append(
-            f"{len(table.rows)} rows rejected: no {'column header' if not layout else 'valid Rank lines'}"
-        )
+        reasons.append(f"{len(table.rows)} rows rejected: no {'column header' if not layout else 'valid Rank lines'}")
     average = _average(table, reasons)
     run = NcclRun(
         version=table.version or _version(table, layout), collective=name or "",
@@ -591,9 +582,7 @@ def _collective(table: _Table, requested: str, reasons: list[str]) -> str | None
         reasons.append(f"{printed} ran, but {requested} was requested")
     name = printed or requested
     if name and name not in COLLECTIVES:
-        reasons.append(
-            f"collective {name!r} is none of {', '.join(COLLECTIVES)}: its bandwidth cannot be checked"
-        )
+        reasons.append(f"collective {name!r} is none of {', '.join(COLLECTIVES)}: its bandwidth cannot be checked")
         return None
     if not name:
         reasons.append("the output does not name its collective (before 2.16.7): pass `collective`")
@@ -608,9 +597,7 @@ def _ranks(table: _Table, reasons: list[str]) -> int:
         return 0
     duplicates = [rank for rank, times in Counter(line.rank for line in ranks).items() if times > 1]
     if duplicates:
-        reasons.append(
-            f"rank {duplicates[0]} appears more than once: several tables without labels (run srun --label)"
-        )
+        reasons.append(f"rank {duplicates[0]} appears more than once: several tables without labels (run srun --label)")
         return 0
     first = min(ranks, key=lambda line: line.rank)
     # NCCL_TESTS_SPLIT: rank 0 prints its own group's table

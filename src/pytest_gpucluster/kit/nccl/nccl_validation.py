@@ -37,10 +37,7 @@ UNLOGGED = "transport_unlogged"
 SLOWER_TRANSPORT = frozenset({"slower_between", "slower_within"})  # their cause has the settings of NCCL
 WRONG_DATA = frozenset({"wrong_elements", "out_of_bounds"})
 # a timeout follows from another failure, and a run that did not end prints no whole table
-_CONSEQUENCES = {
-    "timeout": 1,
-    **dict.fromkeys(("tables", "incomplete_table", "incomplete_output", "exit_code"), 2),
-}
+_CONSEQUENCES = {"timeout": 1, **dict.fromkeys(("tables", "incomplete_table", "incomplete_output", "exit_code"), 2)}
 register("message", "message")  # a collective and the size of its messages
 
 
@@ -116,8 +113,7 @@ def validate_nodes(
     for node, problem in _shared_across({node: tables.get(node, []) for node in spec.nodes}):
         found[node].append(problem)
     return {
-        node: _verdict(problems, [] if problems else [*metrics(tables[node][0])])
-        for node, problems in found.items()
+        node: _verdict(problems, [] if problems else [*metrics(tables[node][0])]) for node, problems in found.items()
     }
 
 

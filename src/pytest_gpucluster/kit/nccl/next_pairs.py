@@ -74,9 +74,7 @@ def _partner(
 
     position = found.observed.position
     return min(
-        filter(usable, among),
-        key=lambda other: (load[other], leaf_of(other) != leaf, position[other]),
-        default=None,
+        filter(usable, among), key=lambda other: (load[other], leaf_of(other) != leaf, position[other]), default=None
     )
 
 

@@ -52,9 +52,7 @@ class SmallestFault:
         )
 
 
-def smallest_fault(
-    judged: Iterable[JudgedMeasurement], bounds: Mapping[GroupKind, Bound]
-) -> SmallestFault | None:
+def smallest_fault(judged: Iterable[JudgedMeasurement], bounds: Mapping[GroupKind, Bound]) -> SmallestFault | None:
     """Return the smallest fault of a node that its pairs would have shown; None where too few pairs are good to know the noise."""
     good: defaultdict[GroupKind, list[float]] = defaultdict(list)
     measured: Counter[str] = Counter()

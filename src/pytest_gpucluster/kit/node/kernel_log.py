@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.known_lines import KnownLine
 
 SORTS = 200  # different Xids, different lines that may decide, and different other errors, that a node sends
-MINUTE = 60.0  # seconds; what the kernel prints of one event, or of one loading of a driver, is printed within this time
+MINUTE = (
+    60.0  # seconds; what the kernel prints of one event, or of one loading of a driver, is printed within this time
+)
 SHORT = 20  # lines: an error message instead of a log is shorter, and has neither a time nor a known line
 _LINES = 30  # lines of one event, in a log without times
 _STAMP = re.compile(r"\[\s*(\d+\.\d+)\]")
@@ -52,9 +54,7 @@ def command(known: tuple[KnownLine, ...] = ()) -> str:
     own = "|".join(entry.pattern for entry in known).replace("/", "\\/")
     rule = f"text ~ /{own}/ {{ note(fold(text), 0, NR, stamp, text, 0); next }}" if own else ""
     words = {"CLASSES": in_awk(), "AGAIN": in_awk(AGAIN), "SORTS": SORTS, "KNOWN": rule}
-    return script(
-        __package__, "kernel_log.sh", FOLD=shlex.quote(script(__package__, "kernel_log.awk", **words))
-    )
+    return script(__package__, "kernel_log.sh", FOLD=shlex.quote(script(__package__, "kernel_log.awk", **words)))
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,7 @@ class KernelLog:
     def _numbered(self, kind: str, name: str) -> tuple[XidEvent, ...]:
         found = ((_XID.search(it.text), it) for it in self.of(kind))
         return tuple(
-            XidEvent(int(at["number"]), at[name].lower(), it, at["text"] or "")
-            for at, it in found
-            if at and at[name]
+            XidEvent(int(at["number"]), at[name].lower(), it, at["text"] or "") for at, it in found if at and at[name]
         )
 
     def when(self, seconds: float | None) -> str:
@@ -174,9 +172,7 @@ def parse(answer: Answer) -> KernelLog:
     """Return the folded log; NotAvailable without permission, ProbeError if the log is cut or unread."""
     lines = _permitted(answer).splitlines()
     end = next((line.split("\t") for line in lines if line.startswith("end\t")), [])
-    if len(end) != len(("end", "lines", "unsent", "xids", "errors", "loaded")) or not lines[0].startswith(
-        "source "
-    ):
+    if len(end) != len(("end", "lines", "unsent", "xids", "errors", "loaded")) or not lines[0].startswith("source "):
         raise ProbeError(
             "the end of the kernel log is missing: the answer is cut or awk is absent; run dmesg on the node"
         )
@@ -188,9 +184,7 @@ def parse(answer: Answer) -> KernelLog:
     if total < SHORT and not _TIME.search(first) and not any(it.kind for it in events):
         raise NotAvailable(f"not a kernel log: {first[:80]!r}")
     clock = next((line for line in lines if line.startswith("clock ")), "")
-    return KernelLog(
-        lines[0][7:], total, _stamp(first), _booted(clock), events, unsent, xids, errors, _stamp(end[-1])
-    )
+    return KernelLog(lines[0][7:], total, _stamp(first), _booted(clock), events, unsent, xids, errors, _stamp(end[-1]))
 
 
 def _permitted(answer: Answer) -> str:
@@ -212,9 +206,7 @@ def _event(line: str) -> Event:
         raise ProbeError(f"kernel log: not understood: {line[:80]!r}")
     text = row[6].strip()
     kind = "sxid" if "SXid (" in text else "xid" if "NVRM: Xid (" in text else class_of(text)
-    return Event(
-        kind, int(row[1]), _stamp(row[3]), _stamp(row[4]), text, int(row[2]), int(row[5]) if row[5] else None
-    )
+    return Event(kind, int(row[1]), _stamp(row[3]), _stamp(row[4]), text, int(row[2]), int(row[5]) if row[5] else None)
 
 
 def _stamp(text: str) -> float | None:
@@ -233,6 +225,4 @@ def _booted(clock: str) -> datetime | None:
 
 def kernel_log_of(known: tuple[KnownLine, ...]) -> Probe[KernelLog]:
     """Return the probe of the kernel log, with `known` of the cluster file."""
-    return Probe(
-        "kernel log", command(known), parse, root=True, timeout=60, by_hand="dmesg || journalctl -k -b"
-    )
+    return Probe("kernel log", command(known), parse, root=True, timeout=60, by_hand="dmesg || journalctl -k -b")

@@ -84,9 +84,7 @@ def read_software(answer: Answer) -> Software:
         python=found.get("python", ""),
         system=found.get("system", ""),
         devices=int(found["devices"]) if found.get("devices", "").isdecimal() else None,
-        programs={
-            key.removeprefix("program "): value for key, value in found.items() if key.startswith("program ")
-        },
+        programs={key.removeprefix("program "): value for key, value in found.items() if key.startswith("program ")},
         packages={str(name): str(version) for name, version in installed.items()},
         versions={"mpirun": found["mpirun"]} if found.get("mpirun") else {},
         images=tuple(value for key, _, value in lines if key == "image"),
@@ -104,9 +102,7 @@ def torch_words(found: Software) -> str:
 def torch_problems(found: Software, gpus: int) -> list[str]:
     """Return why an installed torch is of no use on a node with this number of GPUs."""
     if found.devices is None:
-        return [
-            f"torch is installed, and does not start in 90 s: {found.python.split()[0]} -c 'import torch'"
-        ]
+        return [f"torch is installed, and does not start in 90 s: {found.python.split()[0]} -c 'import torch'"]
     blind = ["torch sees no GPU there: it is a build for CPUs, or its CUDA needs a newer driver"]
     return blind if gpus and not found.devices else []
 
@@ -153,9 +149,7 @@ def read_hardware(survey: Answer, network: Answer, machine: Answer) -> Hardware:
     return Hardware(
         gpus=tuple((gpu.name or "", gpu.memory) for gpu in devices),
         nvlinks=(*counts, *([0] * (len(devices) - len(counts)))) if "NVLink" not in links.unread else (),
-        links=frozenset(
-            cell for gpu, cells in topology.items() for other, cell in cells.items() if other != gpu
-        ),
+        links=frozenset(cell for gpu, cells in topology.items() for other, cell in cells.items() if other != gpu),
         mig=any(gpu.mig for gpu in devices),
         settings={key: _shared(devices, key) for key in ("mig", "ecc", "persistence", "compute_mode")},
         ports=tuple((adapter.link_layer, adapter.rate) for adapter in links.adapters),

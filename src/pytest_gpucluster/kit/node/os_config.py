@@ -6,16 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import (
-    Count,
-    FolderPath,
-    Model,
-    Program,
-    Section,
-    Size,
-    SystemName,
-    Text,
-)
+from pytest_gpucluster.core.values import Count, FolderPath, Model, Program, Section, Size, SystemName, Text
 
 
 class MountConfig(Model):
@@ -26,8 +17,7 @@ class MountConfig(Model):
     source: Text | None = Field(None, description="what is mounted, like nas:/export/home")
     options: tuple[Text, ...] = Field((), description="mount options that must be there, like rw or noatime")
     min_free: Size | None = Field(
-        None,
-        description="free space; default for /, /tmp and /dev/shm: 1 GiB or a tenth, whichever is less",
+        None, description="free space; default for /, /tmp and /dev/shm: 1 GiB or a tenth, whichever is less"
     )
 
 
@@ -55,6 +45,4 @@ class OsConfig(Section):
     max_load_per_cpu: ClassVar[float] = 1.0
     # accepted number of zombie processes
     max_zombies: ClassVar[int] = 0
-    drift: tuple[Text, ...] = Field(
-        (), description="further commands whose output must be the same on all nodes"
-    )
+    drift: tuple[Text, ...] = Field((), description="further commands whose output must be the same on all nodes")

@@ -20,9 +20,7 @@ from pytest_gpucluster.core.scripts import script
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-_SECTION = re.compile(
-    r"^@@ (\S+)(?: ([^\n]+))?\n(.*?)^== (absent \S+|" + STATUS + r")$", re.MULTILINE | re.DOTALL
-)
+_SECTION = re.compile(r"^@@ (\S+)(?: ([^\n]+))?\n(.*?)^== (absent \S+|" + STATUS + r")$", re.MULTILINE | re.DOTALL)
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+\.[0-9])\s*$", re.MULTILINE)
 _NONE = re.compile(r"N/?A|Not Supported|Not Specified|None|Unknown|NO DIMM|\[.*\]", re.IGNORECASE)
 
@@ -107,11 +105,7 @@ def _nvswitches(_: str, text: str) -> Iterator[InstalledPart]:
 def _adapter(of: str, text: str) -> dict[str, str]:
     name, _, address = of.partition(" ")
     keys = ("firmware", "board")
-    return {
-        "name": name,
-        "address": address,
-        **dict(zip(keys, map(str.strip, text.splitlines()), strict=False)),
-    }
+    return {"name": name, "address": address, **dict(zip(keys, map(str.strip, text.splitlines()), strict=False))}
 
 
 def _card(known: Mapping[str, str]) -> InstalledPart:
@@ -130,25 +124,19 @@ def _card(known: Mapping[str, str]) -> InstalledPart:
 def _module(adapter: str, text: str) -> Iterator[InstalledPart]:
     known = _fields(text)
     lengths = (
-        known.get(key, "")
-        for key in ("Cable assembly length", "Length (Copper or Active cable)", "Length (Copper)")
+        known.get(key, "") for key in ("Cable assembly length", "Length (Copper or Active cable)", "Length (Copper)")
     )
     # ethtool before 5.4 wrote km for the metres of CMIS
     length = next(
         (found[1] for it in lengths if (found := re.match(r"(\d+(?:\.\d+)?)k?m", it)) and float(found[1])), ""
     )
     if serial := known.get("Vendor SN", ""):
-        part = Part(
-            "cable" if length else "module", None, adapter, serial=identity(serial), of=port(adapter, None)
-        )
+        part = Part("cable" if length else "module", None, adapter, serial=identity(serial), of=port(adapter, None))
         yield InstalledPart(part, known.get("Vendor name", ""), known.get("Vendor PN", ""), length=length)
 
 
 def _drive(name: str, text: str) -> Iterator[InstalledPart]:
-    known = {
-        line.partition(":")[0].rpartition("/")[2]: line.partition(":")[2].strip()
-        for line in text.splitlines()
-    }
+    known = {line.partition(":")[0].rpartition("/")[2]: line.partition(":")[2].strip() for line in text.splitlines()}
     if known.get("transport") == "pcie":
         part = Part(
             "disk",
@@ -200,9 +188,7 @@ def _bmc(_: str, text: str) -> Iterator[InstalledPart]:
     known = _fields(text)
     if firmware := known.get("Firmware Revision", ""):
         yield InstalledPart(
-            Part("bmc", model=known.get("Product Name", "")),
-            known.get("Manufacturer Name", ""),
-            firmware=firmware,
+            Part("bmc", model=known.get("Product Name", "")), known.get("Manufacturer Name", ""), firmware=firmware
         )
 
 

@@ -32,14 +32,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from pytest_gpucluster.kit.payloads.collective_data import COLLECTIVES, SUMS, TYPES, Collective, busbw_factor
-from pytest_gpucluster.kit.payloads.prelude import (
-    Failure,
-    exit_now,
-    first_line,
-    gpu_facts,
-    no_device,
-    write_line,
-)
+from pytest_gpucluster.kit.payloads.prelude import Failure, exit_now, first_line, gpu_facts, no_device, write_line
 from pytest_gpucluster.kit.payloads.rendezvous import (
     EXIT_DEADLINE,
     EXIT_FAILED,
@@ -281,9 +274,7 @@ class SizeSweep:
 class GroupRounds:
     """Measures groups round by round; each group has its own process group for its round."""
 
-    def __init__(
-        self, args: Any, torch: Any, device: Any, context: RankContext, rendezvous: Rendezvous
-    ) -> None:
+    def __init__(self, args: Any, torch: Any, device: Any, context: RankContext, rendezvous: Rendezvous) -> None:
         self.args, self.torch, self.device, self.context = args, torch, device, context
         self.rendezvous = rendezvous
         self.about: Dict[int, Dict[str, Any]] = {}
@@ -399,9 +390,7 @@ class GroupRounds:
         }
         write_line(json.dumps(line))
 
-    def abort(
-        self, number: int, members: Sequence[str], ranks: Sequence[int], problem: str, code: int
-    ) -> None:
+    def abort(self, number: int, members: Sequence[str], ranks: Sequence[int], problem: str, code: int) -> None:
         """Report the group once, leave, and exit: its communicator is unusable."""
         print_failure(self.context, "round %d, group %s: %s" % (number, " ".join(members), problem))
         try:

@@ -55,9 +55,7 @@ def summed(torch: Any, device: Any, span: Tuple[int, int], ranks: int, seed: int
 class Collective:
     """One collective at one size and type on the current process group: buffers, call, expected values."""
 
-    def __init__(
-        self, torch: Any, device: Any, collective: str, nbytes: int, dtype: str, rank: int, size: int
-    ) -> None:
+    def __init__(self, torch: Any, device: Any, collective: str, nbytes: int, dtype: str, rank: int, size: int) -> None:
         self.torch, self.dist, self.device, self.collective = torch, torch.distributed, device, collective
         self.dtype, self.rank, self.size = getattr(torch, TYPES[dtype][0]), rank, size
         self.shape = BufferSizes(collective, nbytes, TYPES[dtype][1], size)
@@ -118,10 +116,7 @@ class Collective:
         if ahead == self.rank:
             target.copy_(source)
             return
-        transfers = [
-            self.dist.P2POp(self.dist.isend, source, ahead),
-            self.dist.P2POp(self.dist.irecv, target, behind),
-        ]
+        transfers = [self.dist.P2POp(self.dist.isend, source, ahead), self.dist.P2POp(self.dist.irecv, target, behind)]
         for work in self.dist.batch_isend_irecv(transfers):
             work.wait()
 

@@ -17,15 +17,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from pytest_gpucluster.kit.payloads.perftest_output import error_of, read_perftest
-from pytest_gpucluster.kit.payloads.prelude import (
-    PORT_SPREAD,
-    Door,
-    JsonLink,
-    dial,
-    expand,
-    node_name,
-    own_port,
-)
+from pytest_gpucluster.kit.payloads.prelude import PORT_SPREAD, Door, JsonLink, dial, expand, node_name, own_port
 
 MEETING_TIME = 60.0  # seconds for the last task of a step to start
 PORTS = 24  # of a node: one for its payload, one per rail
@@ -101,10 +93,7 @@ class PerftestNode:
                 self.waiting[slot] = JsonLink(caller)
             return self.waiting.pop(number)
         # later, it has ended
-        address, end = (
-            self.plan["nodes"][pair[1]]["address"],
-            self.began + MEETING_TIME,
-        )
+        address, end = (self.plan["nodes"][pair[1]]["address"], self.began + MEETING_TIME)
         called = JsonLink(dial(address, self.port_of(pair[1]), number, min(until, end)))
         called.link.settimeout(max(MEETING_TIME, until - time.monotonic()) + self.limit)
         return called

@@ -156,10 +156,7 @@ class Watch:
 
 
 def run_phases(
-    report: Callable[..., None],
-    watch: Any,
-    work: Callable[[], int],
-    text: Callable[[BaseException], str] = error_text,
+    report: Callable[..., None], watch: Any, work: Callable[[], int], text: Callable[[BaseException], str] = error_text
 ) -> int:
     """Return work(), 1 if it fails; report a Failure by its kind, another exception with the phase and its text."""
     try:

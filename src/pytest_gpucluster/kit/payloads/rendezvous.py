@@ -44,9 +44,7 @@ class RankContext:
 
     def __init__(self, env: Mapping[str, str], address: str = "", port: int = 0) -> None:
         if "SLURM_PROCID" not in env:
-            raise Failure(
-                EXIT_USAGE, "SLURM_PROCID is not set: start this payload with srun, one task per GPU"
-            )
+            raise Failure(EXIT_USAGE, "SLURM_PROCID is not set: start this payload with srun, one task per GPU")
         self.rank = number_of(env, "SLURM_PROCID")
         self.size = number_of(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         self.local = number_of(env, "SLURM_LOCALID", default="0")
@@ -103,9 +101,7 @@ class Rendezvous:
             why, code = "rendezvous unreachable:", "rendezvous"
             if context.rank == 0:
                 why, code = "cannot listen at", "port_taken" if port_in_use(error) else ""
-            raise Failure(
-                EXIT_RENDEZVOUS, "%s %s: %s" % (why, at, str(error).splitlines()[0]), code
-            ) from None
+            raise Failure(EXIT_RENDEZVOUS, "%s %s: %s" % (why, at, str(error).splitlines()[0]), code) from None
         self.control, self.groups = stores
 
     def introduce(self, about: Mapping[str, Any], timeout: float) -> List[Dict[str, Any]]:

@@ -18,9 +18,7 @@ def digest_of(torch: Any, tensor: Any) -> str:
     plain = weighted = 0
     for start in range(0, flat.numel(), CHUNK):
         part = flat[start : start + CHUNK].to(torch.int64)
-        positions = (
-            torch.arange(start, start + part.numel(), device=part.device, dtype=torch.int64) % 65521 + 1
-        )
+        positions = torch.arange(start, start + part.numel(), device=part.device, dtype=torch.int64) % 65521 + 1
         plain += int(part.sum().item())
         weighted += int((part * positions).sum().item())
     return "%016x%016x" % (plain % (1 << 64), weighted % (1 << 64))

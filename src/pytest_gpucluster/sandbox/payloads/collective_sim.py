@@ -38,10 +38,7 @@ def rounds(argv: list[str], folder: Path, base: Path) -> int:
     gone: set[str] = set()
     for number, groups in enumerate(json.load(sys.stdin)):
         hung = False
-        health = {
-            node: replace(was, hang=was.hang or collectives.frozen(folder, node))
-            for node, was in health.items()
-        }
+        health = {node: replace(was, hang=was.hang or collectives.frozen(folder, node)) for node, was in health.items()}
         for members in groups:
             result = _group(members, health, gpus, size=size, noise=noise, gone=gone)
             hung |= result.pop("hung", False)
@@ -83,11 +80,7 @@ def _group(
         world = collectives.CommunicatorModel(world.nodes, 2)
     wrong = sum(node.wrong for node in world.nodes.values())
     value = collectives.busbw(world, "all_reduce", size) * noise.lognormvariate(0.0, collectives.NOISE)
-    return {
-        "busbw": round(value, 3),
-        "wrong": wrong,
-        "problem": f"wrong data: {wrong} elements" if wrong else "",
-    }
+    return {"busbw": round(value, 3), "wrong": wrong, "problem": f"wrong data: {wrong} elements" if wrong else ""}
 
 
 if __name__ == "__main__":

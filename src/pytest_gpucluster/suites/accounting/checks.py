@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.accounting.config import (
-        Access,
-        Account,
-        AccountingConfig,
-        AccountUser,
-        Value,
-    )
+    from pytest_gpucluster.suites.accounting.config import Access, Account, AccountingConfig, AccountUser, Value
     from pytest_gpucluster.suites.accounting.facts import Association, JobRecord, QosInfo, SubmitReply
     from pytest_gpucluster.suites.accounting.steps import Records
 
@@ -45,10 +39,7 @@ SHOWN = 20  # of the jobs with one fault
     action=Action.CONFIGURE,
 )
 def accounts(
-    config: AccountingConfig,
-    associations: tuple[Association, ...],
-    enforced: Collection[str],
-    hidden: Collection[str],
+    config: AccountingConfig, associations: tuple[Association, ...], enforced: Collection[str], hidden: Collection[str]
 ) -> Judgement:
     """Accounts and their users exist with parent, shares, QoS and limits as stated, and the limits are enforced."""
     if not config.accounts and not config.exact:
@@ -81,10 +72,7 @@ def accounts(
     action=Action.CONFIGURE,
 )
 def qos(
-    config: AccountingConfig,
-    qos_found: Mapping[str, QosInfo],
-    enforced: Collection[str],
-    settings: Mapping[str, str],
+    config: AccountingConfig, qos_found: Mapping[str, QosInfo], enforced: Collection[str], settings: Mapping[str, str]
 ) -> Judgement:
     """QoS exist with priority, preemption, flags and limits as stated, and Slurm enforces and uses them."""
     if not config.qos and not config.exact:
@@ -133,9 +121,7 @@ def partition_access(
                 everyone = "ALL" if key.startswith("allow") else "none"
                 names = (",".join(sorted(_policy(it))) or everyone for it in (getattr(found, key), wanted))
                 yield _other(part, word, *names)
-    accounts_of = (
-        (*(one.allow_accounts or ()), *(one.deny_accounts or ())) for one in config.partitions.values()
-    )
+    accounts_of = ((*(one.allow_accounts or ()), *(one.deny_accounts or ())) for one in config.partitions.values())
     if any(map(_policy, accounts_of)) and "associations" not in enforced:
         expected = "associations: otherwise users name any account, or none is checked"
         yield Finding(ENFORCE, _shown(enforced), expected, code="accounts_unchecked")
@@ -245,9 +231,7 @@ _POLICY = {
 }
 
 
-def _users_of(
-    account: Part, stated: Account, associations: Iterable[Association], *, exact: bool
-) -> Iterator[Finding]:
+def _users_of(account: Part, stated: Account, associations: Iterable[Association], *, exact: bool) -> Iterator[Finding]:
     known = users_of(account.name, associations)
     for user, wanted in stated.users.items():
         part = Part("user", name=user, of=account)
@@ -271,9 +255,7 @@ def _differs(part: Part, what: str, found: object, stated: object) -> Iterator[F
         yield _other(part, what, str(found), str(stated))
 
 
-def _names_differ(
-    part: Part, what: str, found: Collection[str], stated: Collection[str] | None
-) -> Iterator[Finding]:
+def _names_differ(part: Part, what: str, found: Collection[str], stated: Collection[str] | None) -> Iterator[Finding]:
     if stated is not None and {one.lower() for one in found} != {one.lower() for one in stated}:
         yield _other(part, what, listed(sorted(found)), listed(sorted(stated)))
 

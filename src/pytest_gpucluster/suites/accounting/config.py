@@ -117,9 +117,7 @@ def _users(value: Any) -> Any:
 
 Name = Annotated[str, Field(min_length=1), AfterValidator(_word)]
 Names = tuple[Name, ...]
-AssociationLimits = Annotated[
-    dict[str, Any], AfterValidator(partial(stated_limits, known=ASSOCIATION_LIMITS))
-]
+AssociationLimits = Annotated[dict[str, Any], AfterValidator(partial(stated_limits, known=ASSOCIATION_LIMITS))]
 QosLimits = Annotated[dict[str, Any], AfterValidator(partial(stated_limits, known=QOS_LIMITS))]
 FairshareShares = Count | Literal["parent"]
 
@@ -193,14 +191,11 @@ class AccountingConfig(OptionalSection):
     order = 3
 
     exact: bool = Field(
-        default=False,
-        description="accounts, users, QoS and open partitions that the file does not state are failures",
+        default=False, description="accounts, users, QoS and open partitions that the file does not state are failures"
     )
     accounts: dict[Name, Account] = Field({}, description="accounts, by name")
     qos: dict[Name, Qos] = Field({}, description="QoS, by name")
-    partitions: dict[Name, PartitionPolicy] = Field(
-        {}, description="who may use a partition, by partition name"
-    )
+    partitions: dict[Name, PartitionPolicy] = Field({}, description="who may use a partition, by partition name")
     access: AccessRules = Field(AccessRules(), description="jobs that Slurm must accept, and must refuse")
     settings: dict[Name, str | int | float | tuple[str, ...]] = Field(
         {}, description="values of `scontrol show config`, like PriorityWeightFairshare: 100000"

@@ -56,11 +56,7 @@ def commands(config: Mapping[str, str]) -> list[tuple[str, ...]]:
 
 def _associations(config: Mapping[str, str]) -> tuple[str, ...]:
     columns = ",".join((*facts.ASSOCIATION, *ASSOCIATION_LIMITS))
-    return (
-        *("sacctmgr", "-nP", "show", "assoc"),
-        f"cluster={config.get('ClusterName', '')}",
-        f"format={columns}",
-    )
+    return (*("sacctmgr", "-nP", "show", "assoc"), f"cluster={config.get('ClusterName', '')}", f"format={columns}")
 
 
 @dataclass
@@ -104,9 +100,7 @@ class _Draft:
         if fairshare in ("", usual):
             return {}
         if not facts.fairshare_weight(self.config):
-            self.left_out.append(
-                "shares: PriorityWeightFairShare is 0, or PriorityType is not priority/multifactor"
-            )
+            self.left_out.append("shares: PriorityWeightFairShare is 0, or PriorityType is not priority/multifactor")
             return {}
         return {"fairshare": int(fairshare) if fairshare.isdecimal() else fairshare}
 

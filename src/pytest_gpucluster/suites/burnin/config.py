@@ -8,9 +8,7 @@ from pydantic import Field
 
 from pytest_gpucluster.core.values import Duration, FolderPath, ProfileRow, Section
 
-Load = Literal[
-    "dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer", "cpu", "memory", "storage", "rdma", "nccl"
-]
+Load = Literal["dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer", "cpu", "memory", "storage", "rdma", "nccl"]
 Shape = Literal["steady", "cycles", "bursts"]
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 Metric = Literal[
@@ -33,12 +31,9 @@ class BurninLimit(ProfileRow):
 
     about = "hard limits of the burn-in, for GPUs with the name in `gpu`"
 
-    metric: Metric = Field(
-        description="data type of the matrix products, or another rate that the burn-in measures"
-    )
+    metric: Metric = Field(description="data type of the matrix products, or another rate that the burn-in measures")
     drain_below: float = Field(
-        gt=0,
-        description="TFLOP/s (int8: TOP/s), GB/s, or units/s for cpu; a lower rate fails and may drain the node",
+        gt=0, description="TFLOP/s (int8: TOP/s), GB/s, or units/s for cpu; a lower rate fails and may drain the node"
     )
     source: str = Field(description="origin of the figure, and why every healthy node reaches it")
 

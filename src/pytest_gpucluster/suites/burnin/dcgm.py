@@ -138,9 +138,7 @@ def _results(root: dict[str, Any]) -> Iterator[DcgmResult]:
             yield from found
 
 
-def _result(
-    category: dict[str, Any], test: dict[str, Any], result: dict[str, Any], where: Part
-) -> DcgmResult:
+def _result(category: dict[str, Any], test: dict[str, Any], result: dict[str, Any], where: Part) -> DcgmResult:
     warnings = result.get("warnings") or result.get("warning") or result.get("errors")
     return DcgmResult(
         str(category.get("category", "")),
@@ -239,9 +237,7 @@ def _judged(result: DcgmResult) -> Judgement:
     elif result.status in WARNED or (result.status in PASSED and result.warnings):
         yield Advisory(where, measured, "pass without a warning", code=code)
     elif result.status not in (*PASSED, *SKIPPED):
-        yield NotAvailable(
-            f"dcgmi diag: the status {result.status!r} of {result.test} on {where} is not known"
-        )
+        yield NotAvailable(f"dcgmi diag: the status {result.status!r} of {result.test} on {where} is not known")
 
 
 def _is_mild(result: DcgmResult) -> bool:

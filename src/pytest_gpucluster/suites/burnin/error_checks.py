@@ -58,9 +58,7 @@ def xid_of(counter: str) -> xids.Xid | None:
     return (xids.lookup_sxid if match[1] else xids.lookup)(int(match[2]), words)
 
 
-def risen_counters(
-    totals: NodeTotals, seconds: float, config: BurninConfig
-) -> Iterator[tuple[str, str, int, float]]:
+def risen_counters(totals: NodeTotals, seconds: float, config: BurninConfig) -> Iterator[tuple[str, str, int, float]]:
     """Yield (part, counter, increase, limit) of the counters that have a limit."""
     port_rates = (totals.hello or {}).get("port_rates", {})
     for part, rises in sorted(totals.rose.items()):

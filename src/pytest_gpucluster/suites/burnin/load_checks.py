@@ -7,16 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from pytest_gpucluster.cluster.slurm.task_place import MISPLACED
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Metric,
-    check,
-    revised,
-    with_cause,
-    with_contention,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised, with_cause, with_contention
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.part import GPUS, Part, named
@@ -131,18 +122,14 @@ def _left_out(totals: NodeTotals, known: Mapping[str, Mapping[str, float]]) -> J
             yield NotAvailable(f"{part} has no result: the load ran on other GPUs of the node only")
 
 
-def _rates(
-    burnin: BurninResult, node: str, metrics: tuple[str, ...], config: BurninConfig, what: str
-) -> Judgement:
+def _rates(burnin: BurninResult, node: str, metrics: tuple[str, ...], config: BurninConfig, what: str) -> Judgement:
     """Judge rates against their hard limits; one metric per GPU and rate."""
     totals, judged = burnin.nodes[node], False
     known = {metric: burnin.median(metric, node) for metric in metrics}
     yield from _left_out(totals, known)
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
         bound = bound_of(burnin, rate, config)
-        yield Metric(
-            f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.part(rate.part), bound=bound
-        )
+        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.part(rate.part), bound=bound)
         judged |= bound is not None
         yield from too_slow(burnin, rate, config)
     if not judged and totals.used and any(known.values()):
@@ -184,9 +171,7 @@ def _excused_by_processes(load: str = "") -> Callable[[Check[P]], Check[P]]:
         verdict = _with_signal_cause(verdict)
         found = [_other_processes(burnin.nodes[node_name], finding, load) for finding in verdict.findings]
         names = ", ".join(sorted({name for names in found for name in names}))
-        return with_contention(
-            verdict, f"others are at work on the GPU: {names}" if found and all(found) else ""
-        )
+        return with_contention(verdict, f"others are at work on the GPU: {names}" if found and all(found) else "")
 
     return revised(revise)
 
@@ -212,9 +197,7 @@ def _other_processes(totals: NodeTotals, finding: Finding, load: str) -> tuple[s
     uuid = finding.part.name if finding.part.name in totals.gpus else ""
     if finding.code == OUT_OF_MEMORY:
         uuids = [uuid] if uuid else sorted(set(totals.gpus) - set(totals.used))
-        return tuple(
-            name for uuid in uuids for name in (*totals.gpus[uuid].foreign, *totals.strangers.get(uuid, ()))
-        )
+        return tuple(name for uuid in uuids for name in (*totals.gpus[uuid].foreign, *totals.strangers.get(uuid, ())))
     return totals.others(uuid, load) if uuid and load and finding.code == BELOW_LIMIT else ()
 
 

@@ -32,21 +32,10 @@ import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from pytest_gpucluster.kit.payloads.prelude import again, exit_now, low_limits_hint, node_name, print_json
-from pytest_gpucluster.suites.burnin.payload_counters import (
-    SMI,
-    SMI_LATE,
-    Counters,
-    deltas,
-    other_processes,
-)
+from pytest_gpucluster.suites.burnin.payload_counters import SMI, SMI_LATE, Counters, deltas, other_processes
 from pytest_gpucluster.suites.burnin.payload_gpu import GpuWorker
 from pytest_gpucluster.suites.burnin.payload_host import HostWorker
-from pytest_gpucluster.suites.burnin.payload_process import (
-    die_with_parent,
-    output_of,
-    reason_of,
-    signal_code,
-)
+from pytest_gpucluster.suites.burnin.payload_process import die_with_parent, output_of, reason_of, signal_code
 from pytest_gpucluster.suites.burnin.payload_sensors import Sensors
 
 SLACK = 90.0  # seconds beyond its own time after which a load hangs: the first one loads libraries

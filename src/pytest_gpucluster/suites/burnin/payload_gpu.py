@@ -143,13 +143,7 @@ class GpuWorker:
     def matrix(self, n: int, dtype: str, seed: int) -> Any:
         """Return an n x n matrix of the seed's values of 16 bits."""
         torch = self.torch
-        names = {
-            "fp16": "float16",
-            "bf16": "bfloat16",
-            "fp8": "float8_e4m3fn",
-            "fp64": "float64",
-            "int8": "int8",
-        }
+        names = {"fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "fp64": "float64", "int8": "int8"}
         torch_type = getattr(torch, names.get(dtype, "float32"))
         flat = torch.empty(n * n, dtype=torch_type, device=self.device)
         for start in range(0, n * n, CHUNK):

@@ -28,9 +28,7 @@ def output_of(
     `started` is called with the process, so that another thread can end it.
     """
     try:
-        process = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        process = subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
         return 127, "", reason_of(error)
     if started is not None:

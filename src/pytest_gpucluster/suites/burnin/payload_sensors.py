@@ -13,12 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from pytest_gpucluster.suites.burnin.payload_counters import SMI, SMI_WARNING, number
 
 # Bits of clocks_event_reasons.active (nvml.h); those of SLOW_BITS stand for heat or the power brake
-SLOW_BITS = {
-    0x8: "hw_slowdown",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake",
-}
+SLOW_BITS = {0x8: "hw_slowdown", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake"}
 REASONS = {**SLOW_BITS, 0x4: "sw_power_cap", 0x10: "sync_boost"}
 WATTS = 5  # width of the histogram of power
 SETTLED = 1.0  # seconds after which the power follows a new load

@@ -380,9 +380,7 @@ class NodeTotals:
             uuid: Peaks(peaks["samples"], peaks["celsius"], peaks["sm_mhz"], Counter(peaks["slow"]))
             for uuid, peaks in plain.get("peaks", {}).items()
         }
-        totals.problems = [
-            LoadFailure(*it)._replace(members=tuple(*it[4:5])) for it in plain.get("problems", ())
-        ]
+        totals.problems = [LoadFailure(*it)._replace(members=tuple(*it[4:5])) for it in plain.get("problems", ())]
         totals.ran = Counter(plain.get("ran", {}))
         return totals
 
@@ -425,9 +423,7 @@ class BurninResult:
 
     def fleet(self, metric: str) -> dict[tuple[str, str], float]:
         """Return {(node, part): median over the rounds} of all nodes."""
-        return {
-            (node, part): value for node in self.nodes for part, value in self.median(metric, node).items()
-        }
+        return {(node, part): value for node in self.nodes for part, value in self.median(metric, node).items()}
 
     def corrupt_gpus(self) -> dict[tuple[str, str], list[Mismatch]]:
         """Return {(node, part): mismatches} of the parts whose results differ from others with the same input."""

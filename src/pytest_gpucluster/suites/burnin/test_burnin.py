@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 # a node that is lost under load fails here; without the mark its items would be untested
 
 
-@of_fleet(
-    given.pytestconfig, given.allocation, given.session, given.event, given.live_line, given.fleet_facts
-)
+@of_fleet(given.pytestconfig, given.allocation, given.session, given.event, given.live_line, given.fleet_facts)
 def burnin_results(
     pytestconfig: pytest.Config,
     allocation: Allocation,  # not applicable without a scheduler
@@ -52,9 +50,7 @@ def burnin_results(
         result = _burn(pytestconfig, session, held, event, live_line, ports)
         live_line.close()
         seconds = f"{result.seconds:.0f} s"
-        live_line.write_line(
-            f"burn-in of job {held.job_id}: {result.rounds} rounds in {seconds}: {result.ended}"
-        )
+        live_line.write_line(f"burn-in of job {held.job_id}: {result.rounds} rounds in {seconds}: {result.ended}")
         if result.impossible:
             pytest.exit(f"burn-in: {result.impossible}", returncode=4)
         if result.early:  # else missing rounds would pass

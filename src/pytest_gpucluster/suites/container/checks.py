@@ -222,10 +222,7 @@ def remap_root(found: ContainerFacts) -> Judgement:
     """Judge the user inside: root with --container-remap-root, the job's user with --no-container-remap-root."""
     _require(found, "outside", "turned", "back")
     own = found.step("outside").facts.get("uid", "?")
-    for step, flag, uid in (
-        ("turned", "--container-remap-root", "0"),
-        ("back", "--no-container-remap-root", own),
-    ):
+    for step, flag, uid in (("turned", "--container-remap-root", "0"), ("back", "--no-container-remap-root", own)):
         inside = found.step(step).facts.get("uid", "?")
         if inside != uid:
             yield Finding(named("setting", flag), f"user {inside}", f"user {uid}", code="other_user")

@@ -18,12 +18,9 @@ class ContainerConfig(FrameworkConfig):
     starts_containers = True
 
     image: Image | None = Field(
-        None,
-        description="image of most checks: a .sqsh path or REGISTRY#IMAGE:TAG; default: that of the environment",
+        None, description="image of most checks: a .sqsh path or REGISTRY#IMAGE:TAG; default: that of the environment"
     )
-    release: Text | None = Field(
-        None, description="ID VERSION_ID of the image's os-release, like 'ubuntu 24.04'"
-    )
+    release: Text | None = Field(None, description="ID VERSION_ID of the image's os-release, like 'ubuntu 24.04'")
     mounts: tuple[ContainerMount, ...] = Field(
         (), description="mounts that must work on every node: SOURCE:TARGET[:FLAGS], like /data:/data:ro"
     )

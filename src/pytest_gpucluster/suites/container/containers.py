@@ -168,9 +168,7 @@ class NamedContainers:
         command = result.command if result else ""
         return ImageImport(image, name, seconds, sizes, (*there, *imported_by_other), failed, command)
 
-    def _import(
-        self, image: str, name: str, nodes: tuple[str, ...]
-    ) -> tuple[StepResult | None, Explanation | None]:
+    def _import(self, image: str, name: str, nodes: tuple[str, ...]) -> tuple[StepResult | None, Explanation | None]:
         request = StepRequest(
             argv=("sh", "-c", _UPTIME),
             nodes=nodes,
@@ -249,10 +247,7 @@ def messages_of(result: StepResult, node: str) -> str:
 
 
 def _outcome(
-    result: StepResult | None,
-    nodes: Sequence[str],
-    before: Mapping[str, float | None],
-    problem: Explanation | None,
+    result: StepResult | None, nodes: Sequence[str], before: Mapping[str, float | None], problem: Explanation | None
 ) -> tuple[dict[str, float], dict[str, Explanation]]:
     """Return {node: seconds} of the imports, and {node: why} of the failures."""
     seconds: dict[str, float] = {}
@@ -280,9 +275,7 @@ def _names(answer: Answer) -> tuple[str, ...] | None:
         return None
 
 
-def remove_containers(
-    slurm: Slurm, channel: Channel, jobs: Collection[int], *, hurry: bool = False
-) -> list[str]:
+def remove_containers(slurm: Slurm, channel: Channel, jobs: Collection[int], *, hurry: bool = False) -> list[str]:
     """Remove the containers of these jobs and of ended jobs of the suites; return what could not be removed.
 
     `hurry`: an interrupted run waits for seconds, not for minutes.
@@ -330,9 +323,7 @@ def containers_of_ended_jobs(
     return {node: names for node, names in over.items() if names}, problems
 
 
-def remove_found(
-    channel: Channel, found: Mapping[str, tuple[str, ...]], patience: float = PATIENCE
-) -> list[str]:
+def remove_found(channel: Channel, found: Mapping[str, tuple[str, ...]], patience: float = PATIENCE) -> list[str]:
     """Remove these containers with one command for all nodes; return what could not be removed."""
     every = sorted({name for names in found.values() for name in names})
     removed = channel.ask(enroot.remove_present_command(every), timeout=patience) if every else {}
@@ -344,9 +335,7 @@ def remove_found(
     ]
 
 
-def of_ended_jobs(
-    slurm: Slurm, channel: Channel, _cluster: object = None
-) -> tuple[list[Leftover], list[str]]:
+def of_ended_jobs(slurm: Slurm, channel: Channel, _cluster: object = None) -> tuple[list[Leftover], list[str]]:
     """Return the containers of ended jobs of the suites one by one, and messages about unknown nodes."""
     found, problems = containers_of_ended_jobs(slurm, channel, ())
     return as_leftovers(channel, found), problems
@@ -360,9 +349,7 @@ def as_leftovers(channel: Channel, found: Mapping[str, tuple[str, ...]]) -> list
             raise GpuClusterError("; ".join(problems))
 
     return [
-        Leftover(
-            f"container {name} on {hostlist.fold(nodes)}, whose job has ended", partial(remove, name, nodes)
-        )
+        Leftover(f"container {name} on {hostlist.fold(nodes)}, whose job has ended", partial(remove, name, nodes))
         for name, nodes in owners(found).items()
     ]
 

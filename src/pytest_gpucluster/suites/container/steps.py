@@ -12,12 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cluster.slurm.pyxis import (
-    NOT_SAVED,
-    PyxisOptions,
-    explain_exit,
-    unexplained,
-)
+from pytest_gpucluster.cluster.slurm.pyxis import NOT_SAVED, PyxisOptions, explain_exit, unexplained
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
@@ -48,15 +43,7 @@ if TYPE_CHECKING:
 
 TORCH = "gpucluster"
 # variables that a step cannot override for a test: the image, Slurm or Pyxis need their values
-_NOT_OVERRIDDEN = {
-    "PATH",
-    "HOME",
-    "LD_LIBRARY_PATH",
-    "NVIDIA_VISIBLE_DEVICES",
-    "PYTORCH_VERSION",
-    "ENV",
-    "BASH_ENV",
-}
+_NOT_OVERRIDDEN = {"PATH", "HOME", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "PYTORCH_VERSION", "ENV", "BASH_ENV"}
 
 
 @dataclass
@@ -127,9 +114,7 @@ class ContainerSteps:
             self._step("gpus", self._inside(), self._reuse(imported), "try_write", outside)
         return override
 
-    def _run_with_options(
-        self, imported: ImageImport, nodes: tuple[str, ...], override: Mapping[str, str]
-    ) -> None:
+    def _run_with_options(self, imported: ImageImport, nodes: tuple[str, ...], override: Mapping[str, str]) -> None:
         """Run with the opposite of each default: root, home, user, a variable; then with entrypoint, mounts, workdir."""
         names = tuple({name for name in override.values() if name})
         turned = self._reuse(imported, mount_home=True, remap_root=True, writable=True, env=names)
@@ -235,9 +220,7 @@ class ContainerSteps:
     def _inside(self) -> tuple[str, ...]:
         """Return the nodes whose tasks ran in a container: only there a step may write."""
         return tuple(
-            node
-            for node in self.nodes
-            if ContainerFacts(node, self.config, self._imported, self._seen[node]).contained
+            node for node in self.nodes if ContainerFacts(node, self.config, self._imported, self._seen[node]).contained
         )
 
     # -- commands outside of steps ------------------------------------------------------------------------------

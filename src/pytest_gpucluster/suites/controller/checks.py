@@ -70,9 +70,7 @@ class DaemonLog:
 def ping(controllers: Controllers, config: ControllerConfig) -> Judgement:
     """The primary controller and every backup of slurm.conf answer."""
     if controllers.problem:
-        yield Finding(
-            named("service", "scontrol ping"), Quote(controllers.problem), "an answer", code="no_answer"
-        )
+        yield Finding(named("service", "scontrol ping"), Quote(controllers.problem), "an answer", code="no_answer")
         return
     if not controllers.states:
         raise NotAvailable(
@@ -171,9 +169,7 @@ def _schedulers(found: SdiagStats, config: ControllerConfig, settings: Mapping[s
     if found.pending and last is not None and last > BACKFILL_LATE:
         yield Advisory(
             named("service", "backfill scheduler"),
-            Quantity(
-                last, "s", f"last ran {units.format_duration(last)} ago; {found.pending} jobs are pending"
-            ),
+            Quantity(last, "s", f"last ran {units.format_duration(last)} ago; {found.pending} jobs are pending"),
             Quantity(BACKFILL_LATE, "s", f"within {units.format_duration(BACKFILL_LATE)}"),
             code="rests",
         )

@@ -31,9 +31,7 @@ _ISO = re.compile(r"\[?(\d{4}-\d\d-\d\dT[\d:]{8})(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?(?
 _SHORT = re.compile(r"(?P<open>\[)?(?P<time>[A-Z][a-z]{2} [ \d]\d [\d:]{8})(?(open)[^\]]*\]|(?= ))\s*")
 _UNDATED = re.compile(r"\[\d+\]\s+")  # LogTimeFormat=clock
 _JOURNAL = re.compile(r"^\S+ \S+\[\d+\]: ")  # HOST slurmd[PID]:
-_DAEMON = re.compile(
-    r"^(?:slurm(?:ctld|d|stepd|scriptd)(?:-[\w.-]+)?|spank-(?:prolog|epilog)): (?=error: |fatal: )"
-)
+_DAEMON = re.compile(r"^(?:slurm(?:ctld|d|stepd|scriptd)(?:-[\w.-]+)?|spank-(?:prolog|epilog)): (?=error: |fatal: )")
 _SELECTED = f"error: |fatal: |{NO_NODE}"
 
 

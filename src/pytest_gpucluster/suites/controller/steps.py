@@ -77,12 +77,7 @@ def own_jobs(slurm: Slurm, settings: Mapping[str, str], seconds: float) -> froze
 
 
 def query_controller_log(
-    slurm: Slurm,
-    settings: Mapping[str, str],
-    config: ControllerConfig,
-    folding: Folding,
-    *,
-    sudo: bool,
+    slurm: Slurm, settings: Mapping[str, str], config: ControllerConfig, folding: Folding, *, sudo: bool
 ) -> DaemonLog:
     """Read the end of slurmctld's log, and of slurmdbd's, on the machine of Slurm's commands."""
     path = settings.get("SlurmctldLogFile", "")
@@ -105,9 +100,7 @@ def query_controller_log(
     return DaemonLog(kinds, problem)
 
 
-def query_slurmd_logs(
-    nodes: Sequence[str], read: Callable[[str], facts.LogTail], folding: Folding
-) -> DaemonLog:
+def query_slurmd_logs(nodes: Sequence[str], read: Callable[[str], facts.LogTail], folding: Folding) -> DaemonLog:
     """Read the end of slurmd's log on each node; `read` returns that of one, and sends its command to all at once."""
     tails: dict[str, facts.LogTail] = {}
     problems: dict[str, list[str]] = defaultdict(list)
@@ -125,9 +118,7 @@ def _dbd_log(slurm: Slurm, settings: Mapping[str, str], *, sudo: bool) -> str:
     conf = PurePosixPath(settings.get("SLURM_CONF", "")).with_name("slurmdbd.conf")
     # that line alone: the file also has the password of the database
     command = f"awk 'tolower($0) ~ /^[ \\t]*logfile[ \\t]*=/' {shlex.quote(str(conf))}"
-    done = slurm.transport.run(
-        ("sh", "-c", with_root(command) if sudo else command), timeout=TIMEOUT, env=slurm.env
-    )
+    done = slurm.transport.run(("sh", "-c", with_root(command) if sudo else command), timeout=TIMEOUT, env=slurm.env)
     if done.rc != 0:
         raise ProbeError(f"{conf} cannot be read")
     return facts.dbd_log(done.stdout)

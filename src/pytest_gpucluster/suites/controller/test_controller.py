@@ -47,9 +47,7 @@ def controller_log(slurm: Slurm, config: ControllerConfig, session: ClusterSessi
     """The errors of slurmctld's log, folded."""
     folding = _folding(session, config, "controller.errors")
     cluster = session.cluster
-    return steps.query_controller_log(
-        slurm, slurm.config(), config, folding, sudo=cluster.sudo and not cluster.sandbox
-    )
+    return steps.query_controller_log(slurm, slurm.config(), config, folding, sudo=cluster.sudo and not cluster.sandbox)
 
 
 @of_fleet(given.fleet, slurm, config, given.session)

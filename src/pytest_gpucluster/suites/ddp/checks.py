@@ -119,9 +119,7 @@ def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
             yield Finding(part, measured, "resolves", code="unresolved")
         elif node_name == leader:
             continue  # many sites map the name of a node to loopback there; ddp.master_port listens on it
-        elif len(hosts) > 1 and all(
-            ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in resolved.split()
-        ):
+        elif len(hosts) > 1 and all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in resolved.split()):
             yield Finding(part, f"{resolved}: this node itself", f"an address of {leader}", code="loopback")
         else:
             yield from seen.judge_result(part, resolved, measured=f"resolves to {resolved}")
@@ -230,11 +228,7 @@ def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
         device = Part("gpu", name=uuid) if uuid else Part("gpu", address=bus or "unknown", of=node)
         owners.setdefault(device, []).append((int(fact["rank"]), node.name))
     loaded = {int(fact["rank"]) for fact in nccl_work.of_node(node_name, "loaded")}
-    yield Metric(
-        "ddp_devices",
-        sum(any(where == node_name for _, where in ranks) for ranks in owners.values()),
-        "GPUs",
-    )
+    yield Metric("ddp_devices", sum(any(where == node_name for _, where in ranks) for ranks in owners.values()), "GPUs")
     if not mine:
         yield nccl_work.silent(node_name).finding(Part("task"), "one task per GPU")
     for task in mine:
@@ -408,9 +402,7 @@ def lost_rank(result: PayloadResult, lost_rank_deadline: float) -> Judgement:
     """Judge that all ranks end, and not with 0, within `lost_rank_deadline` seconds after one was killed."""
     result.require_tasks(_SEE)
     if not result.facts("lost"):
-        raise NotAvailable(
-            f"no rank was lost: {result.problem or 'the process group was not formed: see ddp.group'}"
-        )
+        raise NotAvailable(f"no rank was lost: {result.problem or 'the process group was not formed: see ddp.group'}")
     noticed = result.by_rank("noticed")
     if noticed:
         yield Metric("ddp_lost_rank", max(float(fact["seconds"]) for fact in noticed.values()), "s")

@@ -113,9 +113,7 @@ def place(address: str) -> int:
     port = ""
     if own["RANK"] == "0":
         number = final["MASTER_PORT"]
-        port = (
-            try_port(found["addresses"], int(number)) if re.fullmatch("[0-9]{1,5}", number) else "no number"
-        )
+        port = try_port(found["addresses"], int(number)) if re.fullmatch("[0-9]{1,5}", number) else "no number"
     report(
         "place",
         task=number_of(env, "SLURM_PROCID", default="-1"),
@@ -201,12 +199,7 @@ class RankWorker:
                 report("failed", phase=self.watch.phase, reason=one_line(error), port=port)
                 exit_now(EXIT_PORT)
             raise
-        report(
-            "joined",
-            size=self.dist.get_world_size(),
-            group_rank=self.dist.get_rank(),
-            seconds=self.watch.took(),
-        )
+        report("joined", size=self.dist.get_world_size(), group_rank=self.dist.get_rank(), seconds=self.watch.took())
 
     def all_reduce(self) -> None:
         """Sum data of which the sum is known, and count what is wrong."""
@@ -249,14 +242,7 @@ class RankWorker:
             loss.backward()
             optimizer.step()
             losses.append(float(loss.item()))
-        report(
-            "trained",
-            own=own,
-            synced=synced,
-            after=self.digest(model),
-            losses=losses,
-            seconds=self.watch.took(),
-        )
+        report("trained", own=own, synced=synced, after=self.digest(model), losses=losses, seconds=self.watch.took())
 
     def digest(self, model: Any) -> str:
         """Return a hash of all parameters, exact to the bit."""
@@ -321,9 +307,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--address", default="", help="MASTER_ADDR if none is set")
     parser.add_argument("--deadline", type=float, default=60, help="seconds per phase")
-    parser.add_argument(
-        "--notice", type=float, default=60, help="seconds within which a lost rank must be noticed"
-    )
+    parser.add_argument("--notice", type=float, default=60, help="seconds within which a lost rank must be noticed")
     args = parser.parse_args(argv)
     return place(args.address) if args.mode == "place" else work(args)
 

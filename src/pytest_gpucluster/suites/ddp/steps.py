@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.step import StepRequest
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
-AGENTS = (
-    4.0  # torchrun hangs only if it takes longer than this times the duration of the same work under srun
-)
+AGENTS = 4.0  # torchrun hangs only if it takes longer than this times the duration of the same work under srun
 # the port of a step, as own_port in payloads/prelude.py
 _PORT = "$((20000 + (SLURM_JOB_ID * 131 + ${SLURM_STEP_ID:-$SLURM_STEPID} * 17) % 12000))"
 _TORCHRUN = (
@@ -70,9 +68,7 @@ class Ddp(FrameworkStepRunner[DdpConfig]):
             for node in self.nodes
         }
         return tuple(
-            node
-            for node, found in verdicts.items()
-            if all(verdict.outcome is not Outcome.FAILED for verdict in found)
+            node for node, found in verdicts.items() if all(verdict.outcome is not Outcome.FAILED for verdict in found)
         )
 
     def work(self, backend: str) -> PayloadResult:
@@ -83,9 +79,7 @@ class Ddp(FrameworkStepRunner[DdpConfig]):
         """Return the result of a step whose last rank kills itself during collectives."""
         notice = self.config.lost_rank
         options: dict[str, Any] = {"timeout": self.config.deadline + notice}
-        return self.once(
-            ("lose", backend), lambda: self._work("lose", backend, "--notice", str(notice), **options)
-        )
+        return self.once(("lose", backend), lambda: self._work("lose", backend, "--notice", str(notice), **options))
 
     @cached_property
     def torchrun(self) -> PayloadResult:

@@ -55,9 +55,7 @@ def torchrun_results(runners: list[Ddp]) -> list[tuple[PayloadResult, int]]:
 def lost_rank_results(runners: list[Ddp], backend: str) -> list[PayloadResult]:
     """The result of the step that loses a rank in every allocation."""
     several = [
-        runner
-        for runner in runners
-        if backend in runner.backends and len(runner.nodes) * runner.ranks_per_node > 1
+        runner for runner in runners if backend in runner.backends and len(runner.nodes) * runner.ranks_per_node > 1
     ]
     if not several:
         raise NotApplicable("there is only one rank")

@@ -28,16 +28,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import EnvironmentConfig, FabricProfile, Profile
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.fabric.facts import (
-        Acs,
-        Adapters,
-        GidPort,
-        Interfaces,
-        Iommu,
-        Location,
-        PeerMemory,
-        Port,
-    )
+    from pytest_gpucluster.kit.fabric.facts import Acs, Adapters, GidPort, Interfaces, Iommu, Location, PeerMemory, Port
     from pytest_gpucluster.kit.fabric.rails import Rails
     from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus, Topology
@@ -49,9 +40,7 @@ register("pcie_switch", "PCIe switch", labelled=True)
 
 # CUDA 13.0 deprecates the nv-p2p interface that they need (GPUDirect RDMA, 2.1.1)
 DEPRECATED = ("nvidia_peermem", "nv_peer_mem")
-_NO_DMABUF = (
-    "the only way to GPU memory: proprietary kernel modules, or a kernel before 5.12, have no DMA-BUF"
-)
+_NO_DMABUF = "the only way to GPU memory: proprietary kernel modules, or a kernel before 5.12, have no DMA-BUF"
 PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem", "efa_nv_peermem"})
 DMABUF_KERNEL = (5, 12)  # its RDMA drivers register DMA-BUFs (GPU operator: GPUDirect RDMA, prerequisites)
 NO_PORT = "the node has no port (see fabric.hca_count)"
@@ -94,9 +83,7 @@ def _of_layer(ports: Iterable[Port], profile: Profile) -> list[Port]:
 
 
 def _active(ports: Iterable[Port], profile: Profile) -> list[Port]:
-    return [
-        port for port in _of_layer(ports, profile) if port.state == "ACTIVE" and port.phys_state in LINK_UP
-    ]
+    return [port for port in _of_layer(ports, profile) if port.state == "ACTIVE" and port.phys_state in LINK_UP]
 
 
 def firmware_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[str]]:
@@ -113,9 +100,7 @@ def firmware_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[str]]:
 def active_majority(facts: Mapping[str, Adapters]) -> dict[Location, Norm[bool]]:
     """Return {place of a port: majority of the nodes with it on whether it is ACTIVE}."""
     return norms(
-        (port.location, node, port.state == "ACTIVE")
-        for node, adapters in facts.items()
-        for port in usable(adapters)
+        (port.location, node, port.state == "ACTIVE") for node, adapters in facts.items() for port in usable(adapters)
     )
 
 
@@ -131,17 +116,13 @@ def rate_majority(facts: Mapping[str, Adapters]) -> dict[Location, Norm[float]]:
 
 def pkeys_majority(facts: Mapping[str, Adapters]) -> dict[Location, Norm[tuple[int, ...]]]:
     """Return {place of a port: norm of its partition keys on the nodes where it is ACTIVE}."""
-    return norms(
-        (port.location, node, port.pkeys) for node, adapters in facts.items() for port in _with_keys(adapters)
-    )
+    return norms((port.location, node, port.pkeys) for node, adapters in facts.items() for port in _with_keys(adapters))
 
 
 def _with_keys(adapters: Adapters) -> list[Port]:
     """Return the ports to which a subnet manager has given partition keys; a port that is down has those of its last boot."""
     return [
-        port
-        for port in usable(adapters)
-        if port.link_layer == "InfiniBand" and port.state == "ACTIVE" and port.pkeys
+        port for port in usable(adapters) if port.link_layer == "InfiniBand" and port.state == "ACTIVE" and port.pkeys
     ]
 
 
@@ -251,11 +232,7 @@ def _usual_locations(active_majority: Mapping[Location, Norm[bool]]) -> set[Loca
     setting="the profile's fabric.link_layer",
 )
 @_networked
-def link_layer(
-    network: Profile,
-    adapters: Adapters,
-    node_rails: tuple[Rails, ...] = (),
-) -> Judgement:
+def link_layer(network: Profile, adapters: Adapters, node_rails: tuple[Rails, ...] = ()) -> Judgement:
     """Enough ports have the profile's link layer."""
     expected, rails = network.fabric.link_layer, node_rails or rails_of(adapters, network)
     if not any(of_gpus.ports for of_gpus in rails):
@@ -396,11 +373,7 @@ def firmware(
     show="grep -v 0x0000 /sys/class/infiniband/*/ports/*/pkeys/*",
 )
 @_networked
-def pkeys(
-    network: Profile,
-    adapters: Adapters,
-    pkeys_majority: Mapping[Location, Norm[tuple[int, ...]]],
-) -> Judgement:
+def pkeys(network: Profile, adapters: Adapters, pkeys_majority: Mapping[Location, Norm[tuple[int, ...]]]) -> Judgement:
     """An active InfiniBand port has the partition keys of the same port on most nodes; more are no fault.
 
     Full membership (0x8001) includes limited membership (0x0001); two limited members of a partition cannot exchange packets.
@@ -421,11 +394,7 @@ def pkeys(
     setting="the profile's fabric.mtu",
 )
 @_networked
-def mtu(
-    network: Profile,
-    adapters: Adapters,
-    node_rails: tuple[Rails, ...] = (),
-) -> Judgement:
+def mtu(network: Profile, adapters: Adapters, node_rails: tuple[Rails, ...] = ()) -> Judgement:
     """As many active ports as the profile has use its MTU: the active MTU (InfiniBand) or the interface's (RoCE)."""
     expected = network.fabric.mtu
     if expected is None:
@@ -502,10 +471,7 @@ def gid(
 )
 @_networked
 def gpu_nic_affinity(
-    network: Profile,
-    topology: Topology,
-    adapters: Adapters | None = None,
-    node_rails: tuple[Rails, ...] = (),
+    network: Profile, topology: Topology, adapters: Adapters | None = None, node_rails: tuple[Rails, ...] = ()
 ) -> Judgement:
     """Every GPU has an adapter behind its own PCIe switch (PIX or PXB), if the machine has such switches.
 
@@ -528,9 +494,7 @@ def gpu_nic_affinity(
         if not any(cell in NEAR for cell in of_gpu.values())
     }
     if far and len(far) == len(topology.nics):
-        raise NotApplicable(
-            "no GPU has an adapter behind its own PCIe switch: a guest, or a board without them"
-        )
+        raise NotApplicable("no GPU has an adapter behind its own PCIe switch: a guest, or a board without them")
     if far and hcas < len(topology.nics):
         raise NotApplicable(f"{hcas} adapters for {len(topology.nics)} GPUs: not all can have one near")
     for index, of_gpu in far.items():
@@ -692,9 +656,7 @@ def _open_mpi(value: str, found: Interfaces) -> Iterator[Explanation | NotAvaila
             yield Explanation("no_address", f"no address in {entry}")
 
 
-RULES: dict[
-    str, Callable[[str, Interfaces], Iterator[Explanation] | Iterator[Explanation | NotAvailable]]
-] = {
+RULES: dict[str, Callable[[str, Interfaces], Iterator[Explanation] | Iterator[Explanation | NotAvailable]]] = {
     "NCCL_SOCKET_IFNAME": _nccl_socket,
     "NCCL_IB_HCA": lambda value, found: nccl_names(value, found.devices),
     "GLOO_SOCKET_IFNAME": _exact,

@@ -37,9 +37,7 @@ firmware_majority = of_peers(infiniband.ADAPTERS)(fabric.firmware_majority)
 
 
 @of_fleet(infiniband.ADAPTERS, given.session)
-def all_rails(
-    all_adapters: dict[str, Adapters], session: ClusterSession
-) -> dict[str, tuple[rails.Rails, ...]]:
+def all_rails(all_adapters: dict[str, Adapters], session: ClusterSession) -> dict[str, tuple[rails.Rails, ...]]:
     """Return {node: its rails}, made once for all checks."""
     return rails.rails_of_all(all_adapters, session.nodes)
 
@@ -67,9 +65,7 @@ def gid_exports(environments: dict[str, EnvironmentConfig]) -> list[tuple[str, s
     """(environment, value) of each NCCL_IB_GID_INDEX that the cluster file exports."""
     index = "NCCL_IB_GID_INDEX"
     return [
-        (name, environment.exports[index])
-        for name, environment in environments.items()
-        if index in environment.exports
+        (name, environment.exports[index]) for name, environment in environments.items() if index in environment.exports
     ]
 
 

@@ -11,12 +11,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.fact import of_fleet
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.too_few import TOO_FEW
-from pytest_gpucluster.suites.gpu.missing_gpus import (
-    MissingGpus,
-    missing_gpus,
-    usual_buses,
-    with_missing,
-)
+from pytest_gpucluster.suites.gpu.missing_gpus import MissingGpus, missing_gpus, usual_buses, with_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

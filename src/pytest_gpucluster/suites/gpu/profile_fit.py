@@ -77,8 +77,7 @@ def contradictions(session: ClusterSession) -> dict[str, ProfileMismatch]:
         counted = {
             node: info.gpus
             for node in nodes
-            if (info := session.inventory.get(node)) is not None
-            and not (group.profile.gpu and info.allocates_mig)
+            if (info := session.inventory.get(node)) is not None and not (group.profile.gpu and info.allocates_mig)
         }
         if group.profile.gpu is not None:
             one = contradiction(group, fleet, counted)
@@ -105,19 +104,14 @@ def unstated(
     shown = _present(fleet)
     if any(shown.values()):
         return _contradiction(group, shown, "no GPUs")
-    for numbers, source in (
-        (counted, "in Slurm's Gres"),
-        (slots, "on the PCI bus, which nvidia-smi does not show"),
-    ):
+    for numbers, source in ((counted, "in Slurm's Gres"), (slots, "on the PCI bus, which nvidia-smi does not show")):
         if most := max(numbers.values(), default=0):
             found = f"{count(most, 'GPU')} {source}"
             return ProfileMismatch(group.nodes, group.profile.name, found, "no GPUs", ())
     return None
 
 
-def contradiction(
-    group: Group, fleet: Mapping[str, Gpus], counted: Mapping[str, int]
-) -> ProfileMismatch | None:
+def contradiction(group: Group, fleet: Mapping[str, Gpus], counted: Mapping[str, int]) -> ProfileMismatch | None:
     """Return how all GPUs of a group contradict its profile; None where one GPU fits, or none can be read.
 
     `fleet`: {node of the group: its GPUs}. `counted`: {node: GPUs in Slurm's gres}. Each GPU has another name; or there are
@@ -130,12 +124,8 @@ def contradiction(
     if profile is None or not gpus:
         return None
     names = all(gpu.name != profile.name for gpu in gpus)
-    memory = (
-        profile.memory is not None and len(gpus) > 1 and not any(_has(gpu, profile.memory) for gpu in gpus)
-    )
-    number = all(
-        len(of_node) == counted.get(node) != profile.count for node, of_node in present.items() if of_node
-    )
+    memory = profile.memory is not None and len(gpus) > 1 and not any(_has(gpu, profile.memory) for gpu in gpus)
+    number = all(len(of_node) == counted.get(node) != profile.count for node, of_node in present.items() if of_node)
     if not (names or memory or number):
         return None
     return _contradiction(group, present, _text(profile.count, profile.name, profile.memory))
@@ -146,9 +136,7 @@ def _present(fleet: Mapping[str, Gpus]) -> dict[str, list[Gpu]]:
 
 
 def _contradiction(group: Group, present: Mapping[str, list[Gpu]], stated: str) -> ProfileMismatch:
-    found = Counter(
-        (len(of_node), of_node[0].name or "", of_node[0].memory) for of_node in present.values() if of_node
-    )
+    found = Counter((len(of_node), of_node[0].name or "", of_node[0].memory) for of_node in present.values() if of_node)
     (number, name, size), *others = [hardware for hardware, _ in found.most_common()]
     return ProfileMismatch(
         nodes=group.nodes,

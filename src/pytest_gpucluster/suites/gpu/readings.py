@@ -24,9 +24,7 @@ P = ParamSpec("P")
 ByModel = dict[str, Norm[str]]
 
 
-def of_present_gpus(
-    judge: Callable[Concatenate[Gpus, P], Judgement],
-) -> Callable[Concatenate[Gpus, P], Judgement]:
+def of_present_gpus(judge: Callable[Concatenate[Gpus, P], Judgement]) -> Callable[Concatenate[Gpus, P], Judgement]:
     """Pass only GPUs that answer; gpu.count and gpu.driver judge lost GPUs and nodes without GPUs."""
 
     @functools.wraps(judge)
@@ -92,13 +90,7 @@ def root_only(text: str) -> bool:
 
 
 def judge_equal(
-    gpus: Gpus,
-    attribute: str,
-    expected: Any,
-    shown: Callable[[Any], Measure] = str,
-    *,
-    code: str,
-    stated: bool = True,
+    gpus: Gpus, attribute: str, expected: Any, shown: Callable[[Any], Measure] = str, *, code: str, stated: bool = True
 ) -> Judgement:
     """Judge that a value of every GPU is the expected one; `code`: of a finding on another value."""
     for gpu in gpus:
@@ -142,10 +134,7 @@ def judge_version(gpus: Gpus, attribute: str, fleet: ByModel, *, stated: str | N
 def by_model(facts: Mapping[str, Gpus], read: Callable[[Gpu], str | None], *, per_node: bool) -> ByModel:
     """Return {GPU model: norm of a value of all GPUs}, with one vote per GPU, or per node and value."""
     votes = [
-        (gpu.name, node, value)
-        for node, gpus in facts.items()
-        for gpu in gpus
-        if gpu.name and (value := read(gpu))
+        (gpu.name, node, value) for node, gpus in facts.items() for gpu in gpus if gpu.name and (value := read(gpu))
     ]
     voters = "nodes with this model" if per_node else "GPUs of this model"
     return norms(dict.fromkeys(votes) if per_node else votes, voters)

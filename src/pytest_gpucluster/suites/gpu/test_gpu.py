@@ -73,9 +73,7 @@ def numa_majorities(
 ) -> dict[str, dict[tuple[str, int, int], Norm[str]]]:
     """Return {peers: the NUMA nodes of each GPU index on most of them}."""
     return {
-        peers.nodes: checks.links.numa_majority(
-            {node: gpus[node] for node in peers.names if node in gpus}, found
-        )
+        peers.nodes: checks.links.numa_majority({node: gpus[node] for node in peers.names if node in gpus}, found)
         for peers in {node.peers for node in session.nodes.values()}
     }
 

@@ -127,9 +127,7 @@ def build(
     hint="install the same Horovod on all nodes, or one on shared storage",
     action=Action.CONFIGURE,
 )
-def version(
-    node_name: str, known_builds: Mapping[str, NodeBuild], peers: Collection[str] | None = None
-) -> Judgement:
+def version(node_name: str, known_builds: Mapping[str, NodeBuild], peers: Collection[str] | None = None) -> Judgement:
     """Judge that the node has the version that most nodes of its kind (`peers`) have."""
     versions = {
         name: it.build.version

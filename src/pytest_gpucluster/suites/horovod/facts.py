@@ -47,9 +47,5 @@ def read(text: str) -> Build:
     if version is None or missing:
         what = missing[0] if missing else "Horovod v..."
         last = text.strip().splitlines()[-1:] or ["nothing"]
-        raise ProbeError(
-            f"horovodrun --check-build: no {what!r} in its answer; it ends with: {last[0][:200]}"
-        )
-    return Build(
-        version[1], *(frozenset(found[name]) for name in ("frameworks", "controllers", "operations"))
-    )
+        raise ProbeError(f"horovodrun --check-build: no {what!r} in its answer; it ends with: {last[0][:200]}")
+    return Build(version[1], *(frozenset(found[name]) for name in ("frameworks", "controllers", "operations")))

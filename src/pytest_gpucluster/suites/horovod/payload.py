@@ -194,9 +194,7 @@ class Torch:
         self.loss(model, hvd.rank()).backward()
         optimizer.step()
         after = [parameter.detach() for parameter in model.parameters()]
-        error = max(
-            float((now - (old - RATE * mean)).abs().max()) for now, old, mean in zip(after, begin, reference)
-        )
+        error = max(float((now - (old - RATE * mean)).abs().max()) for now, old, mean in zip(after, begin, reference))
         return {"before": self.digest(begin), "after": self.digest(after), "error": error}
 
     def loss(self, model: Any, rank: int) -> Any:
@@ -317,16 +315,11 @@ def measure(framework: Any, interface: str) -> None:
     STAGE[0] = "all-reduce"
     total = size * (size + 1) // 2
     types = [dtype for dtype in framework.types if dtype != "float16" or max(pattern(total)) <= EXACT_IN_HALF]
-    wrong = {
-        dtype: differing(framework.all_reduce(dtype, pattern(rank + 1)), pattern(total)) for dtype in types
-    }
+    wrong = {dtype: differing(framework.all_reduce(dtype, pattern(rank + 1)), pattern(total)) for dtype in types}
     seconds = framework.timed()
     STAGE[0] = "broadcast"
     roots = sorted({0, size - 1})
-    sent = {
-        str(root): differing(framework.broadcast(root, pattern(rank + 7)), pattern(root + 7))
-        for root in roots
-    }
+    sent = {str(root): differing(framework.broadcast(root, pattern(rank + 7)), pattern(root + 7)) for root in roots}
     STAGE[0] = "training"
     trained = framework.train()
     STAGE[0] = "shutdown"
@@ -361,9 +354,7 @@ def main(argv: List[str]) -> int:
     parser.add_argument("--hosts", default="", help="the nodes in rank order, separated by commas")
     parser.add_argument("--per-node", type=int, default=1)
     parser.add_argument("--address", default="", help="address of the node of rank 0")
-    parser.add_argument(
-        "--second", default="", help="address of another node, to find the interface between them"
-    )
+    parser.add_argument("--second", default="", help="address of another node, to find the interface between them")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--deadline", type=float, default=120.0, help="seconds for all phases")
     args = parser.parse_args(argv)

@@ -44,9 +44,7 @@ def build(patience: float) -> Dict[str, Any]:
     beside = os.path.join(os.path.dirname(sys.executable), "horovodrun")
     program = beside if os.path.exists(beside) else shutil.which("horovodrun")
     if program is None:
-        return problem(
-            "no_program", "horovod %s is installed, horovodrun is not on PATH" % horovod.__version__
-        )
+        return problem("no_program", "horovod %s is installed, horovodrun is not on PATH" % horovod.__version__)
     try:
         done = subprocess.run(
             [sys.executable, "-c", CHECK_BUILD],
@@ -62,9 +60,7 @@ def build(patience: float) -> Dict[str, Any]:
         return problem("not_runnable", "%s cannot be run: %s" % (program, error))
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        return problem(
-            "exit_status", "%s --check-build exited %d: %s" % (program, done.returncode, last[0][:300])
-        )
+        return problem("exit_status", "%s --check-build exited %d: %s" % (program, done.returncode, last[0][:300]))
     return {"text": done.stdout.decode(errors="replace"), "program": program}
 
 
@@ -100,9 +96,7 @@ def ssh_to(nodes: List[str]) -> Dict[str, str]:
 def main(argv: List[str]) -> int:
     """Print all facts in one line."""
     parser = argparse.ArgumentParser(prog="horovod_build")
-    parser.add_argument(
-        "--ssh", default="", help="nodes that the first task tries to reach, separated by commas"
-    )
+    parser.add_argument("--ssh", default="", help="nodes that the first task tries to reach, separated by commas")
     parser.add_argument("--patience", type=float, default=120.0)
     args = parser.parse_args(argv)
     facts = {

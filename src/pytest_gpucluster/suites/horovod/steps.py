@@ -35,9 +35,7 @@ def launches(config: HorovodConfig) -> tuple[Launch, ...]:
         if "srun" in launchers:
             found.append(Launch(framework, config.controller, "srun"))
         if "horovodrun" in launchers:
-            found += [
-                Launch(framework, config.controller, launcher) for launcher in ("horovodrun", "localhost")
-            ]
+            found += [Launch(framework, config.controller, launcher) for launcher in ("horovodrun", "localhost")]
     return tuple(found)
 
 
@@ -119,14 +117,10 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         if self.in_container:
             return World(
                 launch,
-                obstacle=NotApplicable(
-                    "horovodrun starts its ranks by ssh, outside of the image; srun does not"
-                ),
+                obstacle=NotApplicable("horovodrun starts its ranks by ssh, outside of the image; srun does not"),
             )
         if len(self.nodes) < 2:  # ssh needs another node
-            return World(
-                launch, obstacle=NotApplicable("there is only one node: see the launch on localhost")
-            )
+            return World(launch, obstacle=NotApplicable("there is only one node: see the launch on localhost"))
         refused = self._checked.last_facts(self.nodes[0]).get("build", {}).get("ssh", {})
         if not refused or self.config.launchers is not None:
             return None
@@ -159,9 +153,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             env={**self.one_thread, **(LOGGED if self._on_gpus else {})},
         )
 
-    def _horovodrun(
-        self, launch: Launch, nodes: tuple[str, ...], per_node: int, words: list[str]
-    ) -> StepRequest:
+    def _horovodrun(self, launch: Launch, nodes: tuple[str, ...], per_node: int, words: list[str]) -> StepRequest:
         here = self.builds[nodes[0]]
         local = launch.launcher == "localhost"
         hosts = f"localhost:{per_node}" if local else ",".join(f"{node}:{per_node}" for node in nodes)

@@ -23,9 +23,7 @@ runners = framework_runners(Horovod, config)
 runner = framework_runner(Horovod, runners, first="builds")
 reach = of_node(runner)(lambda runner: runner.reach)
 launch = of_node(
-    each=lambda cluster: {
-        str(one): one for one in launches(cluster.section(HorovodConfig) or HorovodConfig())
-    }
+    each=lambda cluster: {str(one): one for one in launches(cluster.section(HorovodConfig) or HorovodConfig())}
 )
 
 
@@ -36,9 +34,7 @@ def builds(runners: list[Horovod]) -> Mapping[str, NodeBuild]:
 
 
 @of_node(runners, builds, launch)
-def worlds(
-    runners: list[Horovod], builds: Mapping[str, NodeBuild], launch: Launch
-) -> list[World]:  # builds first
+def worlds(runners: list[Horovod], builds: Mapping[str, NodeBuild], launch: Launch) -> list[World]:  # builds first
     """The job of this launch in every allocation; each runs once."""
     return [runner.world(launch) for runner in runners]
 

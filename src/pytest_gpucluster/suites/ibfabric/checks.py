@@ -56,8 +56,7 @@ def subnet_manager(fabric: FabricFacts) -> Judgement:
         masters = [it for it in part.managers if it.state == MASTER]
         if len(masters) != 1:
             shown = some(
-                f"{names.get(it.guid, it.guid)} (LID {it.lid}) is {it.state}"
-                for it in masters or part.managers
+                f"{names.get(it.guid, it.guid)} (LID {it.lid}) is {it.state}" for it in masters or part.managers
             )
             found = Quantity(len(masters), "masters", f"{len(masters)} masters: {shown}")
             one = Quantity(1, "masters", "one master, others standby")
@@ -91,9 +90,7 @@ def size(fabric: FabricFacts, config: IbFabricConfig, accepted: Mapping[str, flo
             yield Finding(Part("subnet"), Quantity(number, what), wanted, code=f"number_of_{what}")
     yield Metric("links_between_switches", between, "links", better=NEITHER)
     unstated = {"switches": config.switches, "links_between_switches": config.links}
-    compared = {
-        what: accepted[what] for what, stated in unstated.items() if stated is None and what in accepted
-    }
+    compared = {what: accepted[what] for what, stated in unstated.items() if stated is None and what in accepted}
     for what, before in compared.items():
         number = found.get(what, between)
         if number < before:
@@ -269,9 +266,7 @@ def mtu(fabric: FabricFacts) -> Judgement:
             for link, value in found.items():
                 yield from usual.judge(link.part, value, worse=less)
         if len(found) < len(between):
-            yield NotAvailable(
-                f"saquery PIR shows the MTU of {len(found)} of {len(between)} links between switches"
-            )
+            yield NotAvailable(f"saquery PIR shows the MTU of {len(found)} of {len(between)} links between switches")
 
 
 @check(
@@ -312,9 +307,7 @@ def _balance(fabric: FabricFacts, uplinks: Mapping[str, Counter[str]]) -> Judgem
         yield (Finding if is_fault else Advisory)(part, found, expected, code="fewer_uplinks")
 
 
-def _short_of_total(
-    uplinks: Mapping[str, Counter[str]], usual: Norm[int]
-) -> Iterator[tuple[str, list[str], str]]:
+def _short_of_total(uplinks: Mapping[str, Counter[str]], usual: Norm[int]) -> Iterator[tuple[str, list[str], str]]:
     """Yield (leaf with fewer uplinks than most, switches above to which it has fewer than to the others, what is usual)."""
     for leaf, to in uplinks.items():
         if to.total() < usual.votes[0][0]:
@@ -325,9 +318,7 @@ def _short_of_total(
 def _short_of_each(uplinks: Mapping[str, Counter[str]]) -> Iterator[tuple[str, list[str], str]]:
     """Yield the same by the number of links to each switch above: where many leaves lack uplinks, most have all of them there."""
     switches = dict.fromkeys(switch for to in uplinks.values() for switch in to)
-    usual = {
-        it: norm(((leaf, to[it]) for leaf, to in uplinks.items() if it in to), "leaves") for it in switches
-    }
+    usual = {it: norm(((leaf, to[it]) for leaf, to in uplinks.items() if it in to), "leaves") for it in switches}
     if not any(theirs.clear for theirs in usual.values()):
         raise NotApplicable("no two thirds of the leaves have the same number of uplinks")
     for leaf, to in uplinks.items():
@@ -391,9 +382,7 @@ def switch_firmware(fabric: FabricFacts) -> Judgement:
     stated, switches = fabric.firmware, fabric.subnet.switches
     known = {device: stated[device.guid] for device in switches if device.guid in stated}
     odd = {device: fabric.unread[device.guid, 0] for device in switches if (device.guid, 0) in fabric.unread}
-    yield from (
-        NotAvailable(f"ibdiagnet of {device.node}: not understood: {it}") for device, it in odd.items()
-    )
+    yield from (NotAvailable(f"ibdiagnet of {device.node}: not understood: {it}") for device, it in odd.items())
     if not (known or odd):
         raise NotApplicable(
             f"{fabric.host} has no output of ibdiagnet of the last day in /var/tmp/ibdiagnet2 (`ibdiagnet --get_phy_info`)"

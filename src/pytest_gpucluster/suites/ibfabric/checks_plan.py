@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.suites.ibfabric.wiring import WiringDiff
 
-_CAUSE = (
-    "a cable is at another port than the plan states, or is missing; or the plan is not that of this cluster"
-)
+_CAUSE = "a cable is at another port than the plan states, or is missing; or the plan is not that of this cluster"
 _PLAN = "ibfabric.plan"
 
 
@@ -58,9 +56,7 @@ def _of_node(node_name: str, compared: WiringDiff, found: str) -> Judgement:
     yield from (it.finding for it in compared.wrong if node in it.nodes)
     for name, nodes in compared.unknown.items():
         if node in nodes:
-            yield NotAvailable(
-                f"{name} of the plan is not in {found} by this name; a node name map may name it"
-            )
+            yield NotAvailable(f"{name} of the plan is not in {found} by this name; a node name map may name it")
 
 
 @check(

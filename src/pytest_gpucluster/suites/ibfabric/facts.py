@@ -183,7 +183,9 @@ NOT_PERMITTED = (
     "/dev/infiniband/umad* needs root: `sudo: true` in the cluster file, a udev rule that gives a group access, or a host where "
     "this is so (`ibfabric.host`)"
 )
-NOT_INFINIBAND = "no InfiniBand port is up there, and one of Ethernet was opened: name a host in the subnet (`ibfabric.host`)"
+NOT_INFINIBAND = (
+    "no InfiniBand port is up there, and one of Ethernet was opened: name a host in the subnet (`ibfabric.host`)"
+)
 _TOOLS = {
     "before": "ibqueryerrors",
     "subnet": "ibnetdiscover",
@@ -319,8 +321,7 @@ def _why(tool: str, host: str, part: tuple[str, int] | None, stderr: str) -> str
 def read_managers(text: str) -> tuple[Manager, ...]:
     """Return the subnet managers of the lines of sminfo, each once."""
     found = re.findall(
-        r"sm lid (\d{1,9}) sm guid 0x([0-9a-fA-F]{1,16}), activity count \d+ priority \d+ state \d+ (\w+)",
-        text,
+        r"sm lid (\d{1,9}) sm guid 0x([0-9a-fA-F]{1,16}), activity count \d+ priority \d+ state \d+ (\w+)", text
     )
     named = {guid: Manager(int(lid), padded(guid), state) for lid, guid, state in found}
     return tuple(named.values())
@@ -348,9 +349,7 @@ def read_errors(text: str) -> Readings:
     if "## Summary:" not in text:
         raise ProbeError("ibqueryerrors: the output ends before its summary")
     counters: dict[Key, dict[str, int]] = {}
-    for guid, port, rest in re.findall(
-        r"^\s+GUID 0x([0-9a-fA-F]{1,16}) port (\d{1,3}):(.*)$", text, re.MULTILINE
-    ):
+    for guid, port, rest in re.findall(r"^\s+GUID 0x([0-9a-fA-F]{1,16}) port (\d{1,3}):(.*)$", text, re.MULTILINE):
         values = {name: int(value) for name, value in re.findall(r"\[(\w+) == (\d{1,20})(?!\d)", rest)}
         if known := {usual: values[name] for name, usual in COUNTERS.items() if name in values}:
             counters[padded(guid), int(port)] = known
@@ -398,9 +397,7 @@ def read_bit_errors(text: str, unread: dict[Key, str]) -> dict[Key, BitErrors]:
                 continue
             key = padded(row.get("GUID", "")), int(number)
             shown = {name: row.get(name, "") for name in ("Effective BER", "Symbol BER", "Symbol Err")}
-            odd = [
-                f"{name} {it!r}" for name, it in shown.items() if it not in _NO_VALUE and _number(it) is None
-            ]
+            odd = [f"{name} {it!r}" for name, it in shown.items() if it not in _NO_VALUE and _number(it) is None]
             effective, symbol, errors = map(_number, shown.values())
             if odd:
                 unread[key] = ", ".join(odd)
@@ -425,16 +422,10 @@ def parse_node_ports(answer: Answer) -> NodePorts:
         raise ProbeError("/sys/class/infiniband: the answer ended early")
     values: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for device, port, name, text in re.findall(
-        r"infiniband/([^/\s]+)/ports/(\d{1,3})/(link_layer|state|gids/0):(.*)$",
-        answer.out,
-        re.MULTILINE,
+        r"infiniband/([^/\s]+)/ports/(\d{1,3})/(link_layer|state|gids/0):(.*)$", answer.out, re.MULTILINE
     ):
         values[device, port][name] = text.strip()
-    paths = {
-        words[1]: pci_path(words[2])
-        for line in lines
-        if len(words := line.split()) == 3 and words[0] == "path"
-    }
+    paths = {words[1]: pci_path(words[2]) for line in lines if len(words := line.split()) == 3 and words[0] == "path"}
     ports = tuple(
         NodePort(
             device,

@@ -81,9 +81,7 @@ def owned(facts: FabricFacts, ports: Mapping[str, NodePorts]) -> Owned:
     return Owned(of, {node: frozenset(port.place for port in it.ports) for node, it in ports.items()})
 
 
-def _node_link(
-    port: NodePort, found: SubnetPort, link: Link, of_hca: Iterable[Link], guids: Iterable[str]
-) -> NodeLink:
+def _node_link(port: NodePort, found: SubnetPort, link: Link, of_hca: Iterable[Link], guids: Iterable[str]) -> NodeLink:
     """Return the link of a port; links of its HCA at ports that sysfs does not have are further planes of it."""
     planes = tuple(it for it in of_hca if it.a.guid == found.guid or it.a.guid not in guids)
     if len(planes) < 2 or not all(it.gbps for it in planes):
@@ -105,10 +103,7 @@ def usual_keys(fabric: FabricFacts, links: Owned) -> dict[str, Norm[tuple[int, .
 
 def _usual(links: Owned, value: Callable[[NodeLink], T | None]) -> dict[str, Norm[T]]:
     return norms(
-        (it.port.place, node, found)
-        for node, of_node in links.of.items()
-        for it in of_node
-        if (found := value(it))
+        (it.port.place, node, found) for node, of_node in links.of.items() for it in of_node if (found := value(it))
     )
 
 

@@ -47,9 +47,7 @@ def bad_uplinks(fabric: FabricFacts, links: Owned) -> dict[str, tuple[str, str]]
     return bad
 
 
-def explained(
-    verdict: Verdict, bad: Mapping[str, tuple[str, str]], leaves: Mapping[str, str], links: Owned
-) -> Verdict:
+def explained(verdict: Verdict, bad: Mapping[str, tuple[str, str]], leaves: Mapping[str, str], links: Owned) -> Verdict:
     """Return the verdict with the check and the cause of the uplinks, if they explain all of its findings."""
     causes = [_cause(finding, bad, leaves, links) for finding in verdict.findings]
     known = [cause for cause in causes if cause is not None]
@@ -63,12 +61,7 @@ def explained(
         measured = replace(it.measured, text=both) if isinstance(it.measured, Quantity) else both
         findings.append(replace(it, measured=measured, action=None))
     return replace(
-        verdict,
-        findings=tuple(findings),
-        cause=like.cause,
-        hint=like.hint,
-        action=like.action,
-        explained_by=check,
+        verdict, findings=tuple(findings), cause=like.cause, hint=like.hint, action=like.action, explained_by=check
     )
 
 

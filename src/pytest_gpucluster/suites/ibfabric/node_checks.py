@@ -33,9 +33,7 @@ NO_LINK = "no port of the node is in the subnet (see ibfabric.ports)"
     hint="ibstat; ibportstate of the switch's port; swap the cable with its neighbour's and check whether the fault moves with it",
     action=Action.CONFIGURE,
 )
-def ports(
-    network: Profile, node_ports: NodePorts, node_links: tuple[NodeLink, ...], fabric: FabricFacts
-) -> Judgement:
+def ports(network: Profile, node_ports: NodePorts, node_links: tuple[NodeLink, ...], fabric: FabricFacts) -> Judgement:
     """As many ports of the node as its profile has for GPU traffic are active in the subnet."""
     need = network.fabric.hcas
     active = [it for it in node_links if it.link.state in (ACTIVE, "")]
@@ -61,9 +59,7 @@ def ports(
     hint="iblinkinfo; mlxlink -m of the adapter for the module; reseat or replace the cable",
     action=Action.CONFIGURE,
 )
-def cables(
-    network: Profile, node_links: tuple[NodeLink, ...], usual_rates: Mapping[str, Norm[float]]
-) -> Judgement:
+def cables(network: Profile, node_links: tuple[NodeLink, ...], usual_rates: Mapping[str, Norm[float]]) -> Judgement:
     """As many links as the profile has ports run at its rate, and none is slower than the same link of other nodes."""
     if not node_links:
         raise NotAvailable(NO_LINK)
@@ -111,9 +107,7 @@ def cable_errors(node_links: tuple[NodeLink, ...], fabric: FabricFacts) -> Judge
     action=Action.CONFIGURE,
 )
 def pkeys(
-    node_links: tuple[NodeLink, ...],
-    fabric: FabricFacts,
-    usual_keys: Mapping[str, Norm[tuple[int, ...]]],
+    node_links: tuple[NodeLink, ...], fabric: FabricFacts, usual_keys: Mapping[str, Norm[tuple[int, ...]]]
 ) -> Judgement:
     """Each active port has the partition keys of the same port on most nodes, and its port of the switch drops none of them."""
     if not node_links:

@@ -82,9 +82,7 @@ def parse_optics(answer: Answer) -> Optics:
         else:
             modules[adapter] = module
     if problems and not modules and not re.search(r"^user 0$", answer.out, re.MULTILINE):
-        raise NotAvailable(
-            f"mlxlink needs root: set sudo: true in the cluster file ({next(iter(problems.values()))})"
-        )
+        raise NotAvailable(f"mlxlink needs root: set sudo: true in the cluster file ({next(iter(problems.values()))})")
     return Optics(modules, problems)
 
 

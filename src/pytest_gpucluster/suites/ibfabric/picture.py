@@ -37,10 +37,7 @@ def bad_links(fabric: FabricFacts) -> Iterator[tuple[str, Link, Finding]]:
 
 
 def picture_of(
-    fabric: FabricFacts,
-    links: Owned,
-    rails: Mapping[str, tuple[str, str]],
-    wrong_cables: Iterable[WrongCable] = (),
+    fabric: FabricFacts, links: Owned, rails: Mapping[str, tuple[str, str]], wrong_cables: Iterable[WrongCable] = ()
 ) -> dict[str, Any]:
     """Return plain data: switches [name, level, HCAs, what is wrong, kind], links [index, index, how many, what is wrong, kind].
 
@@ -82,9 +79,7 @@ def picture_of(
 def _joined(remarks: Sequence[tuple[str, str]]) -> tuple[str, str]:
     """Return what is wrong, and the kind that most of it is; a fault of a link before a cable at another port."""
     kinds = Counter(kind for kind, _ in remarks)
-    return "; ".join(text for _, text in remarks), max(
-        kinds, key=lambda kind: (kind == "bad", kinds[kind]), default=""
-    )
+    return "; ".join(text for _, text in remarks), max(kinds, key=lambda kind: (kind == "bad", kinds[kind]), default="")
 
 
 def _cables(

@@ -93,9 +93,7 @@ def cables_of_adapters(cluster: Cluster) -> dict[tuple[str, str], str]:
     """Return {(host, adapter): its planned cable}; ports are written `mlx5_0`, `mlx5_0/P1`, or as the HCA mapping has them."""
     plan = plan_of(cluster)
     ends = ((node, port, it) for it in plan.cables for node, port in (it[:2], it[2:4]))
-    return {
-        (node, plan.adapters.get(port.lower(), port.partition("/")[0])): it.label for node, port, it in ends
-    }
+    return {(node, plan.adapters.get(port.lower(), port.partition("/")[0])): it.label for node, port, it in ends}
 
 
 def read_plan(paths: Iterable[Path]) -> Cabling:
@@ -186,9 +184,7 @@ def _sheet(file: _File) -> Cabling:
     except csv.Error as error:
         raise file.error(rows.line_num, f"not CSV: {error}") from error
     if len(columns) < 4:
-        raise ConfigError(
-            f"{file.label}: no row has all of the columns A-Node Name, A-Port, Z-Node Name, Z-Port"
-        )
+        raise ConfigError(f"{file.label}: no row has all of the columns A-Node Name, A-Port, Z-Node Name, Z-Port")
     devices = {end[0].lower() for _, ends in found for end in (ends[:2], ends[2:]) if all(end)} | {""}
     cables = []
     for line, ends in found:

@@ -9,13 +9,7 @@ from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable, NotAva
 from pytest_gpucluster.core.probe import with_root
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
-from pytest_gpucluster.suites.ibfabric.facts import (
-    NODE_PORTS,
-    NOT_INSTALLED,
-    SUBNET_SH,
-    FabricFacts,
-    read_fabric,
-)
+from pytest_gpucluster.suites.ibfabric.facts import NODE_PORTS, NOT_INSTALLED, SUBNET_SH, FabricFacts, read_fabric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,16 +28,12 @@ _SSH = ("ssh", "-T", "-a", "-x", "-oBatchMode=yes", "-oConnectTimeout=10")
 def begin(session: ClusterSession) -> FabricFacts:
     """Return what the tools show; NotApplicable where no profile has InfiniBand, or the cluster file has no section."""
     config = session.cluster.section(IbFabricConfig)
-    if config is None or not any(
-        node.profile.fabric.link_layer == "InfiniBand" for node in session.nodes.values()
-    ):
+    if config is None or not any(node.profile.fabric.link_layer == "InfiniBand" for node in session.nodes.values()):
         raise NotApplicable("no profile of the nodes has InfiniBand (`fabric: {link_layer: InfiniBand}`)")
     return query_fabric(config, session, session.facts.of_fleet(NODE_PORTS))
 
 
-def query_fabric(
-    config: IbFabricConfig, session: ClusterSession, ports: Mapping[str, NodePorts]
-) -> FabricFacts:
+def query_fabric(config: IbFabricConfig, session: ClusterSession, ports: Mapping[str, NodePorts]) -> FabricFacts:
     """Return what the tools show; NotAvailable with what to do where they cannot be run."""
     command = with_root(SUBNET_SH) if session.cluster.sudo else SUBNET_SH
     able = [name for name, found in ports.items() if found.tools and found.ports]

@@ -177,9 +177,7 @@ class Subnet:
     @cached_property
     def hcas(self) -> tuple[Device, ...]:
         """The HCAs, without the aggregation nodes that switches present as HCAs."""
-        return tuple(
-            it for it in self.devices if it.kind == "HCA" and "Aggregation Node" not in it.description
-        )
+        return tuple(it for it in self.devices if it.kind == "HCA" and "Aggregation Node" not in it.description)
 
     @cached_property
     def peers(self) -> dict[tuple[str, int], SubnetPort]:
@@ -226,9 +224,7 @@ def short_name(kind: Kind, description: str) -> str:
     return named[1] if named[2] in (None, "/U1") else named[1] + named[2]
 
 
-_ID = re.compile(
-    r"^(sysimgguid|devid|switchguid|caguid|rtguid)=0x([0-9a-fA-F]{1,16})(?:\(([0-9a-fA-F]{1,16})\))?"
-)
+_ID = re.compile(r"^(sysimgguid|devid|switchguid|caguid|rtguid)=0x([0-9a-fA-F]{1,16})(?:\(([0-9a-fA-F]{1,16})\))?")
 _DEVICE = re.compile(
     r'^(Switch|Ca|Rt)\s+(\d{1,3})\s+"[SHR]-([0-9a-fA-F]{16})"\s*#\s*"(.*)"(?: (?:base|enhanced) port 0 lid (\d{1,6}))?'
 )
@@ -307,12 +303,7 @@ def _link(device: Device, port_zero: str, found: re.Match[str]) -> Link:
         int(own_lid or device.lid),
     )
     other = SubnetPort(
-        padded(remote_guid or guid),
-        description,
-        _REMOTE_KINDS[letter],
-        padded(guid),
-        int(remote_number),
-        int(lid),
+        padded(remote_guid or guid), description, _REMOTE_KINDS[letter], padded(guid), int(remote_number), int(lid)
     )
     return Link(*_ordered(one, other), width or "", speed or "")
 

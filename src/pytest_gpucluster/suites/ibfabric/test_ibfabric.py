@@ -45,9 +45,7 @@ optics = of_node(OPTICS)
 
 
 @of_fleet(config, all_ports, given.session)
-def fabric(
-    config: IbFabricConfig, all_ports: Mapping[str, NodePorts], session: ClusterSession
-) -> FabricFacts:
+def fabric(config: IbFabricConfig, all_ports: Mapping[str, NodePorts], session: ClusterSession) -> FabricFacts:
     """What the tools show of the subnet; read from the begin of the run on, beside the tests of other suites."""
     found: FabricFacts = session.begin(SUITE).result()
     return found
@@ -78,9 +76,7 @@ rails = of_fleet(links)(judge.rails_of_leaves)
 
 
 @of_fleet(config, given.cluster, fabric, links)
-def wrong_cables(
-    config: IbFabricConfig, cluster: Cluster, fabric: FabricFacts, links: Owned
-) -> tuple[WrongCable, ...]:
+def wrong_cables(config: IbFabricConfig, cluster: Cluster, fabric: FabricFacts, links: Owned) -> tuple[WrongCable, ...]:
     """What differs from the plan, for the picture; () without one that can be read."""
     try:
         return tuple(_compared(_read(config, cluster), fabric, links).wrong) if config.plan else ()
@@ -215,9 +211,7 @@ def node_cables(network: Profile, planned_cables: WiringDiff) -> WiringDiff:
 
 
 @of_node(planned_neighbours, given.facts)
-def node_neighbours(
-    planned_neighbours: WiringDiff, facts: Callable[[Probe[Neighbours]], Neighbours]
-) -> WiringDiff:
+def node_neighbours(planned_neighbours: WiringDiff, facts: Callable[[Probe[Neighbours]], Neighbours]) -> WiringDiff:
     """The planned cables of Ethernet; not checked on a node without lldpd."""
     facts(NEIGHBOURS)
     return planned_neighbours

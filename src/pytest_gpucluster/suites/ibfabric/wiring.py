@@ -134,9 +134,7 @@ def switch_port(text: str) -> str:
     >>> [switch_port(it) for it in ("P7", "IB1/7", "1/7", "IB1/31/2", "1/31/2", "sw31p2", "31/2", "31/7", "2/31/2")]
     ['7', '7', '7', '62', '62', '62', '62', '31/7', '2/31/2']
     """
-    found = re.fullmatch(
-        r"(?:ib|sw|p|port)?[ -]?(?:1/(?=\d+/))?(?:(\d{1,3})[/p])?(\d{1,3})", text, re.IGNORECASE
-    )
+    found = re.fullmatch(r"(?:ib|sw|p|port)?[ -]?(?:1/(?=\d+/))?(?:(\d{1,3})[/p])?(\d{1,3})", text, re.IGNORECASE)
     if not found:
         return text
     cage, number = int(found[1] or 1), int(found[2])
@@ -248,8 +246,7 @@ class _Compared:
                     self.at.setdefault((one.node, port), []).append(other)
         self.down = {(plug.node, port) for plug in wiring.down for port in plug.ports}
         self.cables = [
-            _Planned(self._end(it.a_node, it.a_port), self._end(it.z_node, it.z_port), it.where)
-            for it in cables
+            _Planned(self._end(it.a_node, it.a_port), self._end(it.z_node, it.z_port), it.where) for it in cables
         ]
         self.planned = {(end.node, end.port): (it, end) for it in self.cables for end in (it.a, it.z)}
         self.nodes = {node for node, _ in self.planned}

@@ -34,9 +34,7 @@ T = TypeVar("T")
 Facts = dict[str, dict[str, Any]]
 
 NO_STEP = "no step has run on the node"
-APART = (
-    "the two steps did not run at the same time on the node, so that they may have used the same resources"
-)
+APART = "the two steps did not run at the same time on the node, so that they may have used the same resources"
 YOUNGER = 60.0  # seconds; a private folder is as old as the job, and that of the node as old as the node
 _REFUSED = (errno.EPERM, errno.EACCES)  # by a device cgroup, or by the mode of the file
 _DAEMON = "on the node: diff its cgroup.conf with that of the controller; systemctl restart slurmd"
@@ -72,9 +70,7 @@ def cpus(node_name: str, shared: Mapping[str, str], step_pair: StepPair | None) 
     hint=f"srun -w NODE --gres=gpu:1 nvidia-smi -L; gres.conf of the node; {_DAEMON}",
     action=Action.CONFIGURE,
 )
-def devices(
-    node_name: str, shared: Mapping[str, str], step_pair: StepPair | None, info: NodeInfo | None
-) -> Judgement:
+def devices(node_name: str, shared: Mapping[str, str], step_pair: StepPair | None, info: NodeInfo | None) -> Judgement:
     """Judge that a step can open the device files of its own GPUs only."""
     require(shared, "devices")
     if info is None or not info.gpus:
@@ -88,9 +84,7 @@ def devices(
         return
     opened = [_opened(facts["devices"]["files"]) for facts in found.values()]
     if None in opened:
-        raise NotAvailable(
-            f"no file {IsolationConfig.device_files} exists, or its mode lets this user open none"
-        )
+        raise NotAvailable(f"no file {IsolationConfig.device_files} exists, or its mode lets this user open none")
     if free := _unmanaged(opened, info.gpus, next(iter(found.values()))["devices"]["files"]):
         files, expected = Part("device", name=listed(sorted(free))), "a GPU of gres.conf, or no device file"
         yield Advisory(files, "every job can open it", expected, code="unmanaged")
@@ -125,9 +119,7 @@ def _opened(files: Mapping[str, int]) -> set[str] | None:
     return {path for path, error in files.items() if error not in _REFUSED}
 
 
-def _disjoint(
-    what: str, verb: str, reached: Sequence[set[Any] | None], found: Mapping[str, Facts]
-) -> Judgement:
+def _disjoint(what: str, verb: str, reached: Sequence[set[Any] | None], found: Mapping[str, Facts]) -> Judgement:
     """Judge that two steps reach nothing in common, if they ran at the same time."""
     shared = sorted(set.intersection(*(one or set() for one in reached)))
     if not all(facts.get("met", {}).get("met") is True for facts in found.values()):

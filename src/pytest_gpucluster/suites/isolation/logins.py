@@ -103,9 +103,7 @@ class LoginsWithoutJob(Submission):
             why = "this user had a job on the node"
         except (SlurmError, ValueError) as error:
             own, why = {*nodes}, f"squeue does not show on which nodes this user has a job: {error}"
-        self._found |= {
-            node: Login(problem=why) for node, login in self._found.items() if login.uid and node in own
-        }
+        self._found |= {node: Login(problem=why) for node, login in self._found.items() if login.uid and node in own}
 
     def outcome(self) -> dict[str, Login]:
         """Return {node: login}."""

@@ -86,11 +86,7 @@ class Isolation:
     """The steps on the testable nodes of one allocation."""
 
     def __init__(
-        self,
-        session: NodesUnderTest,
-        allocation: Allocation,
-        nodes: tuple[str, ...],
-        config: IsolationConfig,
+        self, session: NodesUnderTest, allocation: Allocation, nodes: tuple[str, ...], config: IsolationConfig
     ) -> None:
         self.allocation, self.nodes, self.config = allocation, nodes, config
         self.slurm = allocation.slurm

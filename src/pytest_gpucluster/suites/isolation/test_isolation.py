@@ -51,10 +51,7 @@ def prolog_flags(isolation_slurm: Slurm) -> str:
 
 @of_fleet(given.allocation, given.session, section, shared)
 def step_pairs(
-    allocation: Allocation,
-    session: ClusterSession,
-    section: IsolationConfig,
-    shared: Mapping[str, str],
+    allocation: Allocation, session: ClusterSession, section: IsolationConfig, shared: Mapping[str, str]
 ) -> dict[str, StepPair]:  # must be held
     """Two steps that run at the same time, on all nodes of every allocation, by node."""
     return step_pairs_of(session, section, shared)
@@ -68,10 +65,7 @@ def step_pair(step_pairs: dict[str, StepPair], node: Node) -> StepPair | None:
 
 @of_fleet(given.allocation, given.session, section, shared)
 def memory_steps(
-    allocation: Allocation,
-    session: ClusterSession,
-    section: IsolationConfig,
-    shared: Mapping[str, str],
+    allocation: Allocation, session: ClusterSession, section: IsolationConfig, shared: Mapping[str, str]
 ) -> dict[str, MemoryStep]:  # must be held
     """A task per node that exceeds its memory, in every allocation, by node; {} if that is not tested."""
     found: dict[str, MemoryStep] = {}
@@ -88,9 +82,7 @@ def memory_step(memory_steps: dict[str, MemoryStep], node: Node) -> MemoryStep |
 
 
 @of_fleet(given.allocation, given.session, section)
-def ptys(
-    allocation: Allocation, session: ClusterSession, section: IsolationConfig
-) -> list[PtyResult]:  # must be held
+def ptys(allocation: Allocation, session: ClusterSession, section: IsolationConfig) -> list[PtyResult]:  # must be held
     """`srun --pty` on the first node of every allocation."""
     return [one.open_terminal() for one in Isolation.of_allocations(session, section)]
 
@@ -104,9 +96,7 @@ def adopting(pams: Mapping[str, PamFacts], node: Node, cluster: Cluster, session
     alike = [bool(found.adopts) for name, found in pams.items() if nodes[name].group == node.group]
     if decides(sum(alike), len(alike)):
         return ""
-    return (
-        "most nodes of the group have no pam_slurm_adopt: `required: [isolation.pam_slurm_adopt]` requires it"
-    )
+    return "most nodes of the group have no pam_slurm_adopt: `required: [isolation.pam_slurm_adopt]` requires it"
 
 
 logins = of_fleet(given.session)(lambda session: session.outcome(SUITE) or {})
@@ -122,11 +112,7 @@ def login_without_job(logins: Mapping[str, Login], node: Node) -> Login | None:
 def refused(logins: Mapping[str, Login], node: Node, session: ClusterSession) -> bool:
     """Whether most nodes of the item's group refused the user without a job."""
     nodes = session.nodes
-    decided = [
-        bool(one.refusal)
-        for name, one in logins.items()
-        if nodes[name].group == node.group and not one.problem
-    ]
+    decided = [bool(one.refusal) for name, one in logins.items() if nodes[name].group == node.group and not one.problem]
     return decides(sum(decided), len(decided))
 
 

@@ -92,10 +92,7 @@ LATCHED = {"DCGMError"}  # reasons of EKS that stay after a restart of DCGM: aws
 # too: GPUs 50 to 80 s after a node joined GKE (converged-computing/google-performance-study, experiments/gke/gpu)
 STARTUP = 600
 # Labels by which the operators report that they failed: constants of NVIDIA/mig-parted and NVIDIA/k8s-operator-libs
-FAILED_STATES = {
-    "nvidia.com/mig.config.state": "failed",
-    "nvidia.com/gpu-driver-upgrade-state": "upgrade-failed",
-}
+FAILED_STATES = {"nvidia.com/mig.config.state": "failed", "nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"}
 MEMORY_TOLERANCE = 0.03  # NVML counts reserved memory or not: 15109 and 15360 MiB on one T4
 GKE_SHARES = "cloud.google.com/gke-max-shared-clients-per-gpu"
 GKE_MIG = "cloud.google.com/gke-gpu-partition-size"
@@ -127,9 +124,7 @@ def api(seen: KubeFacts, today: dt.date) -> Judgement:
             yield Finding(named("service", what), Quote(problem), "an answer", code="no_answer")
     server, key = seen.server, (seen.server.major, seen.server.minor)
     if key > max(END_OF_LIFE):
-        yield NotAvailable(
-            f"{server.major}.{server.minor} is newer than the list of versions of this release"
-        )
+        yield NotAvailable(f"{server.major}.{server.minor} is newer than the list of versions of this release")
     elif key not in END_OF_LIFE or END_OF_LIFE[key] < today:
         ended = f", which upstream ended on {END_OF_LIFE[key]}" if key in END_OF_LIFE else ""
         living = [version for version, end in END_OF_LIFE.items() if end >= today]
@@ -229,9 +224,7 @@ def _offered_otherwise(
         yield NotAvailable("the DRA driver offers the GPUs as ResourceSlices, which are not read")
     elif not capacity and (guests := _of_guests(node)):
         yield from _lost(node, guests)
-        yield NotAvailable(
-            f"GPUs for virtual machines ({some(guests)}): the profile states no number of them"
-        )
+        yield NotAvailable(f"GPUs for virtual machines ({some(guests)}): the profile states no number of them")
     elif not allocatable and (why := starting(node, seen)):
         yield NotAvailable(f"no GPUs yet, {why}")
 
@@ -297,9 +290,7 @@ def gpu_operator(
     kube_node: KubeNode | None, kube_pods: tuple[Pod, ...], seen: KubeFacts, config: KubernetesConfig
 ) -> Judgement:
     """The pods of the GPU operator, or of a device plugin alone, run on the node and do not restart."""
-    yield from _operator(
-        kube_node, kube_pods, seen, config, GPU_COMPONENTS, "GPU operator", config.components
-    )
+    yield from _operator(kube_node, kube_pods, seen, config, GPU_COMPONENTS, "GPU operator", config.components)
 
 
 @check(
@@ -309,11 +300,7 @@ def gpu_operator(
     action=Action.MONITOR,
 )
 def network_operator(
-    kube_node: KubeNode | None,
-    kube_pods: tuple[Pod, ...],
-    seen: KubeFacts,
-    config: KubernetesConfig,
-    profile: Profile,
+    kube_node: KubeNode | None, kube_pods: tuple[Pod, ...], seen: KubeFacts, config: KubernetesConfig, profile: Profile
 ) -> Judgement:
     """The pods of the network operator run on the node and do not restart."""
     try:
@@ -395,9 +382,7 @@ def labels(
     hint="kubectl get nodes -o wide",
     action=Action.CONFIGURE,
 )
-def software(
-    kube_node: KubeNode | None, seen: KubeFacts, usual_software: Mapping[str, Norm[str]]
-) -> Judgement:
+def software(kube_node: KubeNode | None, seen: KubeFacts, usual_software: Mapping[str, Norm[str]]) -> Judgement:
     """Kernel, container runtime, kubelet and system are as on the other nodes, and the kubelet fits the API server."""
     kube_node = _present(kube_node, seen)
     for what, norm in usual_software.items():
@@ -425,12 +410,7 @@ def has_rdma(node: KubeNode) -> bool:
 
 def software_of(node: KubeNode) -> dict[str, str]:
     """Return what must be equal on all nodes."""
-    return {
-        "kernel": node.kernel,
-        "container runtime": node.runtime,
-        "kubelet": node.kubelet,
-        "system": node.os,
-    }
+    return {"kernel": node.kernel, "container runtime": node.runtime, "kubelet": node.kubelet, "system": node.os}
 
 
 def number(resources: Mapping[str, str], name: str) -> int:
@@ -441,9 +421,7 @@ def number(resources: Mapping[str, str], name: str) -> int:
 def offered(node: KubeNode, resource: str) -> tuple[int, int]:
     """Return capacity and allocatable GPUs; with `renameByDefault` shared ones have the suffix .shared."""
     names = (resource, f"{resource}.shared")
-    return sum(number(node.capacity, name) for name in names), sum(
-        number(node.allocatable, name) for name in names
-    )
+    return sum(number(node.capacity, name) for name in names), sum(number(node.allocatable, name) for name in names)
 
 
 def replicas(node: KubeNode, resource: str) -> int | None:
@@ -455,9 +433,7 @@ def replicas(node: KubeNode, resource: str) -> int | None:
     return None if stated == 1 and number(node.capacity, f"{resource}.shared") else stated
 
 
-def _against_profile(
-    found: Mapping[str, str], resource: str, product: str, profile: GpuProfile
-) -> Iterator[Finding]:
+def _against_profile(found: Mapping[str, str], resource: str, product: str, profile: GpuProfile) -> Iterator[Finding]:
     # sanitise() of internal/lm/resource.go, k8s-device-plugin
     expected = "-".join(re.sub(r"[^A-Za-z0-9-_. ]", "", profile.name).split())
     name = _PRODUCT.sub("", product)
@@ -485,13 +461,7 @@ def _against_each_other(node: KubeNode, resource: str) -> Iterator[Finding]:
     capacity, shares = offered(node, resource)[0], replicas(node, resource)
     # with the strategy mixed the label counts all GPUs, and the resource those without MIG devices
     mixed = any(name != resource for name in _mig(node, resource))
-    if (
-        count is not None
-        and resource in node.capacity
-        and shares
-        and not mixed
-        and count * shares != capacity
-    ):
+    if count is not None and resource in node.capacity and shares and not mixed and count * shares != capacity:
         measured = Quantity(count * shares, "devices", f"{count}, with {shares} replicas each")
         whole_node = Quantity(capacity, "devices", f"capacity {capacity}")
         yield _label(f"{resource}.count", measured, whole_node, code="other_capacity")
@@ -513,9 +483,7 @@ def _label(name: str, measured: Measure, expected: Measure, code: str = "other_v
 
 def _mig(node: KubeNode, resource: str) -> tuple[str, ...]:
     """Return the resources that count MIG devices; the kubelet keeps those of an earlier partition with 0."""
-    mig = [
-        name for name in node.capacity if name.startswith("nvidia.com/mig-") and number(node.capacity, name)
-    ]
+    mig = [name for name in node.capacity if name.startswith("nvidia.com/mig-") and number(node.capacity, name)]
     single = "-MIG-" in node.labels.get(f"{resource}.product", "") or GKE_MIG in node.labels
     return (*mig, *((resource,) if single else ()))
 
@@ -590,9 +558,7 @@ def _operator(
     for pod, name in mine.values():
         # the pod, or its node after a restart, could not start containers before
         yield from _pod(pod, name, config, seen.now, max(pod.started or 0.0, node.since))
-    yield Metric(
-        "restarts", sum(it.restarts for pod, _ in mine.values() for it in pod.containers), "restarts"
-    )
+    yield Metric("restarts", sum(it.restarts for pod, _ in mine.values() for it in pod.containers), "restarts")
     for it, name in sets:
         if it.belongs_on(node) and it.name not in there:
             measured = f"DaemonSet {it.namespace}/{it.name} has no pod on this node"
@@ -603,9 +569,7 @@ def _operator(
             yield Finding(part, "no DaemonSet puts it on this node", wanted, code="no_daemonset")
 
 
-def _pod(
-    pod: Pod, component: str, config: KubernetesConfig, now: float, begin: float
-) -> Iterator[Finding | Advisory]:
+def _pod(pod: Pod, component: str, config: KubernetesConfig, now: float, begin: float) -> Iterator[Finding | Advisory]:
     part = Part("component", name=component, of=pod.part)
     if pod.phase == "Failed":
         yield Finding(part, Quote(f"Failed: {pod.reason or 'no reason'}"), "Running", code="failed")
@@ -616,9 +580,7 @@ def _pod(
         rc = f", exit {it.exit}" if it.exit is not None else ""
         measured = Quote(f"{it.name}: {it.waiting}{why}{rc}, {it.restarts} restarts")
         yield Finding(part, measured, "ready", code=NOT_STARTED.get(it.waiting, "not_started"))
-    recent = [
-        it for it in pod.containers if it.restarts and it.ended and now - it.ended < config.restart_window
-    ]
+    recent = [it for it in pod.containers if it.restarts and it.ended and now - it.ended < config.restart_window]
     for it in recent if not broken else ():
         finding_class = Advisory if it.ready and (it.ended or now) < begin + STARTUP else Finding
         age = max(0.0, now - (it.ended or now))  # a heartbeat may be five minutes older than a restart

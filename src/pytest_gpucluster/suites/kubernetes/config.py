@@ -18,9 +18,7 @@ JOBS_ONLY = ("image", "runtime_class")
 def one_namespace(name: str) -> str:
     """Return the name of a namespace; ValueError for one that Kubernetes refuses (RFC 1123 label)."""
     if not (len(name) <= 63 and name.replace("-", "").isalnum() and name == name.lower().strip("-")):
-        raise ValueError(
-            f"must be the name of a namespace (a-z, 0-9 and -, at most 63 characters), not {name!r}"
-        )
+        raise ValueError(f"must be the name of a namespace (a-z, 0-9 and -, at most 63 characters), not {name!r}")
     return name
 
 
@@ -31,9 +29,7 @@ class KubernetesConfig(OptionalSection):
     order = 14
 
     context: Text | None = Field(None, description="context of the kubeconfig; default: the current one")
-    namespace: Annotated[str, AfterValidator(one_namespace)] = Field(
-        "default", description="namespace of the Jobs"
-    )
+    namespace: Annotated[str, AfterValidator(one_namespace)] = Field("default", description="namespace of the Jobs")
     nodes: NamedNodes | None = Field(
         None,
         description="hostlist of the nodes in Kubernetes; those that neither `nodes` nor `groups` names belong to "
@@ -58,9 +54,7 @@ class KubernetesConfig(OptionalSection):
     restart_window: ClassVar[float] = 3600
     # time limit of one kubectl command
     timeout: ClassVar[float] = 60
-    jobs: bool = Field(
-        default=False, description="run a short Job on each GPU node, and one NCCL Job on all of them"
-    )
+    jobs: bool = Field(default=False, description="run a short Job on each GPU node, and one NCCL Job on all of them")
     image: Image | None = Field(
         None,
         description="image of the Jobs, with nvidia-smi from the runtime; the NCCL Job needs python and torch in it",

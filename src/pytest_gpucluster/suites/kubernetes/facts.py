@@ -50,13 +50,7 @@ NETWORK_COMPONENTS = {
         "sriov-network-config-daemon*",
         "*efa*device-plugin*",
     ),
-    "secondary network": (
-        "*multus*",
-        "cni-plugins-ds*",
-        "kube-ipoib-cni-ds*",
-        "nv-ipam-node*",
-        "whereabouts*",
-    ),
+    "secondary network": ("*multus*", "cni-plugins-ds*", "kube-ipoib-cni-ds*", "nv-ipam-node*", "whereabouts*"),
     "nic-discovery": ("nic-feature-discovery-ds*", "nic-configuration-daemon*"),
 }
 # resources that count devices for RDMA: rdma/hca_shared_devices_a, mellanox.com/shared_hca_rdma, vpc.amazonaws.com/efa,
@@ -336,8 +330,7 @@ def _node(item: Mapping[str, Any]) -> KubeNode:
         name=str(meta["name"]),
         labels=_texts(meta.get("labels")),
         taints=tuple(
-            Taint(str(it["key"]), str(it.get("value", "")), str(it.get("effect", "")))
-            for it in spec.get("taints", ())
+            Taint(str(it["key"]), str(it.get("value", "")), str(it.get("effect", ""))) for it in spec.get("taints", ())
         ),
         cordoned=bool(spec.get("unschedulable", False)),
         capacity=_texts(status.get("capacity")),

@@ -47,9 +47,7 @@ def job_gpus(
         raise NotApplicable(OFF)
     result = job_facts.gpus.get(node_name)
     if result is None or result.problem:
-        raise NotAvailable(
-            result.problem if result else job_facts.left_out.get(node_name, "no Job ran there")
-        )
+        raise NotAvailable(result.problem if result else job_facts.left_out.get(node_name, "no Job ran there"))
     if result.rc != 0:
         yield Finding(named("software", "nvidia-smi -L"), _end(result), "exit 0", code="exit_status")
         return
@@ -64,9 +62,7 @@ def job_gpus(
         if name != gpu_profile.name:
             yield Finding(part, Quote(name), gpu_profile.name, code="other_model")
         if len(others) > 1:
-            yield Finding(
-                part, f"also listed on {', '.join(others)}", "a UUID of its own", code="duplicate_uuid"
-            )
+            yield Finding(part, f"also listed on {', '.join(others)}", "a UUID of its own", code="duplicate_uuid")
 
 
 @check(

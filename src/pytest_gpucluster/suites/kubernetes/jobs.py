@@ -39,9 +39,7 @@ PORT = 29500
 _LIST_GPUS = f"nvidia-smi -L > {MESSAGE} 2>&1"
 SERVER_TIMEOUT = 60  # seconds: --request-timeout of kube-apiserver; no request takes effect later
 # answers after which nothing was created; any other failure, as a timeout or 5xx, leaves that open
-_REFUSED = re.compile(
-    r"\((?:Forbidden|Invalid|BadRequest|Unauthorized|NotFound)\)|is invalid|denied the request"
-)
+_REFUSED = re.compile(r"\((?:Forbidden|Invalid|BadRequest|Unauthorized|NotFound)\)|is invalid|denied the request")
 
 
 @dataclass(frozen=True)
@@ -252,9 +250,7 @@ class _Work:
         if results[0].pod:
             log, problem = self.kubectl.ask("logs", f"--namespace={self.config.namespace}", results[0].pod)
         hosts = tuple((pod.node if pod else "") or "?" for pod in pods)
-        return KubernetesJobs(
-            nccl=results, nccl_hosts=hosts, nccl_log=log, nccl_problem=problem, gpus_per_node=gpus
-        )
+        return KubernetesJobs(nccl=results, nccl_hosts=hosts, nccl_log=log, nccl_problem=problem, gpus_per_node=gpus)
 
     def nccl_job(self, name: str, nodes: Sequence[str], gpus: int) -> dict[str, Any]:
         """Return the Indexed Job: its pods have the host names NAME-INDEX under the headless Service NAME."""
@@ -284,9 +280,7 @@ class _Work:
     def job(self, name: str, nodes: Sequence[str], gpus: int, command: list[str]) -> dict[str, Any]:
         """Return a Job of one container with these GPUs, on one of these nodes."""
         config = self.config
-        names = [
-            {"key": "metadata.name", "operator": "In", "values": [self.seen.nodes[it].name]} for it in nodes
-        ]
+        names = [{"key": "metadata.name", "operator": "In", "values": [self.seen.nodes[it].name]} for it in nodes]
         terms = [{"matchFields": [it]} for it in names]
         keys = (it.partition(":")[0].partition("=")[0] for it in config.taints)
         tolerated = [{"key": it, "operator": "Exists"} for it in keys]
@@ -295,9 +289,7 @@ class _Work:
             "automountServiceAccountToken": False,
             "tolerations": tolerated,
             "affinity": {
-                "nodeAffinity": {
-                    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
-                }
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
             },
             "containers": [
                 {

@@ -32,17 +32,13 @@ def jobs(cluster: Cluster) -> list[Leftover]:
     if config is None or not config.jobs:
         return []
     kubectl = Kubectl(config)
-    text, problem = kubectl.ask(
-        "get", "jobs", f"--namespace={config.namespace}", f"--selector={LABEL}", "-o", "json"
-    )
+    text, problem = kubectl.ask("get", "jobs", f"--namespace={config.namespace}", f"--selector={LABEL}", "-o", "json")
     try:
         found = [] if problem else read_jobs(text)
     except ProbeError as error:
         problem = str(error)
     if problem:
-        raise GpuClusterError(
-            f"Jobs in namespace {config.namespace} of Kubernetes were not checked: {problem}"
-        )
+        raise GpuClusterError(f"Jobs in namespace {config.namespace} of Kubernetes were not checked: {problem}")
     return [left for job in found if (left := _leftover(kubectl, job, time.time())) is not None]
 
 
@@ -58,14 +54,11 @@ def _leftover(kubectl: Kubectl, job: Job, now: float) -> Leftover | None:
         if found is None or found.remove is not None:
             return found
     else:  # a run without /proc
-        found = Leftover(
-            f"{what} of a run without a mark", None, "whether that run still exists is not known"
-        )
+        found = Leftover(f"{what} of a run without a mark", None, "whether that run still exists is not known")
     if job.ended is not None and now > job.ended + job.keep:
         return replace(found, remove=remove, stays="")
     return replace(
-        found,
-        stays=f"{found.stays}; Kubernetes ends it by activeDeadlineSeconds and removes it {job.keep} s later",
+        found, stays=f"{found.stays}; Kubernetes ends it by activeDeadlineSeconds and removes it {job.keep} s later"
     )
 
 

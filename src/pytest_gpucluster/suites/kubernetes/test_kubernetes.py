@@ -67,8 +67,7 @@ def usual_software(seen: KubeFacts, node: Node, session: ClusterSession) -> dict
     software = {name: checks.software_of(found) for name, found in mine.items()}
     parts = next(iter(software.values()), {})
     return {
-        what: norm(((name, found[what]) for name, found in software.items()), "nodes of its group")
-        for what in parts
+        what: norm(((name, found[what]) for name, found in software.items()), "nodes of its group") for what in parts
     }
 
 
@@ -91,8 +90,7 @@ def usual_labels(
     mine = _alike(seen, node, session)
     return {
         key: norm(
-            ((name, found.labels[key]) for name, found in mine.items() if key in found.labels),
-            "nodes of its group",
+            ((name, found.labels[key]) for name, found in mine.items() if key in found.labels), "nodes of its group"
         )
         for key in (DRIVER, f"{config.gpu_resource}.sharing-strategy")
     }
@@ -103,11 +101,7 @@ def _alike(seen: KubeFacts, node: Node, session: ClusterSession) -> dict[str, Ku
 
 
 @of_fleet(config, seen, given.session)
-def job_facts(
-    config: KubernetesConfig,
-    seen: KubeFacts,
-    session: ClusterSession,
-) -> KubernetesJobs | None:
+def job_facts(config: KubernetesConfig, seen: KubeFacts, session: ClusterSession) -> KubernetesJobs | None:
     """The results of the Jobs, which run once; None without `jobs: true`."""
     if not config.jobs:
         return None
@@ -119,9 +113,7 @@ def job_facts(
     infos = {node: info for node in nodes if (info := session.inventory.get(node)) is not None}
     # a job of this run's own allocation is no other user's
     held = {node for one in session.allocations for node in one.nodes}
-    busy = {
-        node: "jobs of Slurm use the node" for node, info in infos.items() if info.busy and node not in held
-    }
+    busy = {node: "jobs of Slurm use the node" for node, info in infos.items() if info.busy and node not in held}
 
     def report(why: str) -> None:
         session.messages.append(

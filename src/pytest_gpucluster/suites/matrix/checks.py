@@ -96,9 +96,7 @@ def refuse_cells(cluster: Cluster) -> None:
             raise ConfigError(f"{name!r} is not a cell{guess}")
 
 
-def settle(
-    row: str, column: str, verdict: Verdict, expected: Mapping[str, str], *, pmi_required: bool = True
-) -> Cell:
+def settle(row: str, column: str, verdict: Verdict, expected: Mapping[str, str], *, pmi_required: bool = True) -> Cell:
     """Return the cell of a workload with this verdict. `pmi_required`: whether srun must start MPI programs."""
     if verdict.outcome is Outcome.NOT_APPLICABLE:
         return Cell(row, column, State.NOT_APPLICABLE, verdict.reason)
@@ -217,9 +215,7 @@ def work(it: CellWork) -> Judgement:
     for node in it.nodes:
         if counts[node] != it.ntasks_per_node and (it.reports or not it.problem):
             reported = Quantity(counts[node], "tasks", f"{counts[node]} tasks reported")
-            yield Finding(
-                Part("node", name=node), reported, Quantity(it.ntasks_per_node, "tasks"), code="task_count"
-            )
+            yield Finding(Part("node", name=node), reported, Quantity(it.ntasks_per_node, "tasks"), code="task_count")
     for node in sorted(set(counts) - set(it.nodes)):
         why = "ran tasks but was not requested"
         yield Finding(Part("node", name=node or "an unknown host"), why, "none", code="not_requested")

@@ -65,10 +65,7 @@ def _failed(part: Part, measured: str, expected: str, code: str) -> Verdict:
 class Matrix:
     """The matrix on the nodes of one allocation."""
 
-    _keys: ClassVar[Mapping[str, str]] = {
-        "srun_pyxis": "matrix.container",
-        "srun_framework": "matrix.framework",
-    }
+    _keys: ClassVar[Mapping[str, str]] = {"srun_pyxis": "matrix.container", "srun_framework": "matrix.framework"}
 
     def __init__(
         self,
@@ -182,9 +179,7 @@ class Matrix:
     # --- workloads without messages between tasks
 
     def _cpu(self, row: str) -> Measured:
-        verdict, result = self._work(
-            row, script(__package__, "cpu.sh"), self.config.ntasks_per_node, SUM, "", None, {}
-        )
+        verdict, result = self._work(row, script(__package__, "cpu.sh"), self.config.ntasks_per_node, SUM, "", None, {})
         return verdict, speed.of_shares(shares(result))
 
     def _gpu(self, row: str) -> Measured:
@@ -192,14 +187,7 @@ class Matrix:
         return self._work(row, work, 1, str(self.gpus), "GPUs", self.gpus, _NVIDIA)[0], None
 
     def _work(
-        self,
-        row: str,
-        work: str,
-        tasks: int,
-        expected: str,
-        unit: str,
-        gpus: int | None,
-        env: Mapping[str, str],
+        self, row: str, work: str, tasks: int, expected: str, unit: str, gpus: int | None, env: Mapping[str, str]
     ) -> tuple[Verdict, StepResult]:
         argv = ("sh", "-c", work)
         if row == MPIRUN:
@@ -233,9 +221,7 @@ class Matrix:
         language = runner.config.languages[0]
         if row not in self._images and runner.in_container:
             raise _LeftOutError(IMAGE_ONLY)
-        lacking = {
-            node: it.problems[language] for node, it in runner.installed.items() if language in it.problems
-        }
+        lacking = {node: it.problems[language] for node, it in runner.installed.items() if language in it.problems}
         if lacking and row == "srun_pyxis" and len(lacking) == len(self.nodes) and not runner.misplaced:
             raise NotAvailable(f"the image has no MPI: {next(iter(lacking.values())).text}")
         if lacking:
@@ -326,9 +312,7 @@ class Matrix:
 
 def reports(result: StepResult) -> tuple[tuple[str, str], ...]:
     """Return (node, value) of every task that printed one."""
-    return tuple(
-        (match[1], match[2].strip()) for task in result.tasks for match in _MARK.finditer(task.stdout)
-    )
+    return tuple((match[1], match[2].strip()) for task in result.tasks for match in _MARK.finditer(task.stdout))
 
 
 def shares(result: StepResult) -> tuple[tuple[str, float, str], ...]:

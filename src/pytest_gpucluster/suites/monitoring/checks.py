@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
     from pytest_gpucluster.suites.monitoring.facts import MonitoringFacts, Service, Target
 
-NO_TARGET = "Prometheus has no target on the node: add it to scrape_configs, and name its exporters in `monitoring.exporters`"
+NO_TARGET = (
+    "Prometheus has no target on the node: add it to scrape_configs, and name its exporters in `monitoring.exporters`"
+)
 HINT = "systemctl status prometheus-node-exporter; the exporter's container; the firewall between Prometheus and node"
 # severities of kube-prometheus: `none` is for the machinery of alerts (InfoInhibitor), `info` notifies no person
 _MACHINERY, _INFORMATION = ("none",), ("info",)
@@ -130,9 +132,7 @@ def _targets(seen: MonitoringFacts, node: str) -> tuple[Target, ...]:
 
 def _unscraped(one: Target, seen: MonitoringFacts) -> NotAvailable:
     wait = (seen.began or 0.0) + 2 * one.interval - seen.now
-    return NotAvailable(
-        f"{one.part}: not scraped yet, Prometheus started or reloaded just now; repeat in {wait:.0f} s"
-    )
+    return NotAvailable(f"{one.part}: not scraped yet, Prometheus started or reloaded just now; repeat in {wait:.0f} s")
 
 
 def _down(targets: Iterable[Target], seen: MonitoringFacts) -> Judgement:

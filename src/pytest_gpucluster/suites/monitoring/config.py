@@ -19,9 +19,7 @@ class MonitoringConfig(OptionalSection):
 
     prometheus: Url = Field("http://localhost:9090", description="URL of Prometheus")
     grafana: Url | None = Field("http://localhost:3000", description="URL of Grafana; null: there is none")
-    exporters: dict[str, Port] = Field(
-        {"node_exporter": 9100}, description="exporters on every node, name: port"
-    )
+    exporters: dict[str, Port] = Field({"node_exporter": 9100}, description="exporters on every node, name: port")
     gpu_exporters: dict[str, Port] = Field(
         {"dcgm_exporter": 9400}, description="exporters on every node with GPUs, name: port"
     )
@@ -31,8 +29,7 @@ class MonitoringConfig(OptionalSection):
     # highest age of a target's last scrape, or two of its scrape intervals if that is longer
     max_scrape_age: ClassVar[float] = 120
     ignored_alerts: tuple[str, ...] = Field(
-        ("Watchdog",),
-        description="patterns of alert names to ignore, like Watchdog, which always fires",
+        ("Watchdog",), description="patterns of alert names to ignore, like Watchdog, which always fires"
     )
     # every GPU must have at least one of these metrics
     gpu_metrics: ClassVar[tuple[str, ...]] = (

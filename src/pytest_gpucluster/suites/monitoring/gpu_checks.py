@@ -64,9 +64,7 @@ def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -
     "Prometheus",
     action=Action.MONITOR,
 )
-def gpu_metrics(
-    seen: MonitoringFacts, node_name: str, node_profile: Profile, config: MonitoringConfig
-) -> Judgement:
+def gpu_metrics(seen: MonitoringFacts, node_name: str, node_profile: Profile, config: MonitoringConfig) -> Judgement:
     """Prometheus has a fresh and plausible value of each GPU of the node."""
     if not config.gpu_exporters or node_profile.gpu is None:
         raise NotApplicable("the node has no GPUs, or the cluster file no monitoring.gpu_exporters")
@@ -95,9 +93,7 @@ def _values(samples: Sequence[Sample], now: float, most: float, count: int) -> J
     for gpu, age in ages.items():
         if age > most:
             measured = Quantity(age, "s", f"last value {age:.0f} s ago")
-            yield Finding(
-                newest[gpu].part, measured, Quantity(most, "s", f"<= {most:.0f} s"), code="old_value"
-            )
+            yield Finding(newest[gpu].part, measured, Quantity(most, "s", f"<= {most:.0f} s"), code="old_value")
     for one in samples:
         if one.gpu in fresh:
             yield from _plausible(one)

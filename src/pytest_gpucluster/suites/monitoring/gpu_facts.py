@@ -75,9 +75,7 @@ class Sample:
 
 def read_rules(body: bytes) -> tuple[Rule, ...]:
     """Return the loaded rules; ProbeError if the answer has another form."""
-    groups = entries_of(
-        body, "rules", "groups", "a rule", lambda group: [_rule(one) for one in group["rules"]]
-    )
+    groups = entries_of(body, "rules", "groups", "a rule", lambda group: [_rule(one) for one in group["rules"]])
     return tuple(rule for rules in groups for rule in rules)
 
 

@@ -139,8 +139,7 @@ def norms_of_groups(
 ) -> dict[str, dict[str, Norm[str]]]:
     """Return {nodes of a group: the norms of their MPI}: nodes of different groups are not compared."""
     return {
-        group.nodes: norms({node: fleet[node] for node in group.names if node in fleet}, config)
-        for group in groups
+        group.nodes: norms({node: fleet[node] for node in group.names if node in fleet}, config) for group in groups
     }
 
 
@@ -231,9 +230,7 @@ def _exchanged(run: MpiRun) -> frozenset[str]:
 )
 def latency(run: MpiRun, max_latency: float | None) -> Judgement:
     """Judge the latency of 8 bytes, in one direction, between neighbours of a ring of the nodes."""
-    yield from _speed(
-        run, "mpi_latency", "us", lambda pair: pair.latency * MICRO, max_latency, "mpi.max_latency"
-    )
+    yield from _speed(run, "mpi_latency", "us", lambda pair: pair.latency * MICRO, max_latency, "mpi.max_latency")
 
 
 @check(

@@ -21,9 +21,7 @@ def tried(_suite: Suite, section: MpiConfig, found: Software, _gpus: int) -> tup
     lacking = [f"{name} is not on PATH" for name in needed if name not in found.programs]
     if "python" in section.languages and "mpi4py" not in found.packages:
         lacking.append(f"mpi4py is not in {found.python or 'python3'}")
-    advice = (
-        "load its module in an environment (environments: NAME: {modules: [...]}, mpi: {environment: NAME})"
-    )
+    advice = "load its module in an environment (environments: NAME: {modules: [...]}, mpi: {environment: NAME})"
     paths = [found.programs[name] for name in needed if name in found.programs]
     return ", ".join([*found.versions.values(), *paths]), lacking and ["; ".join(lacking) + ": " + advice]
 
@@ -32,9 +30,7 @@ def lines(survey: Survey) -> list[str]:
     """Return the section where each node that was read has MPI, and each partition has two nodes."""
     if not survey.software:
         return ["", f"{EXAMPLE}  # requires MPI: mpirun and mpicc on every node, or in an image"]
-    lacking = [
-        f"{program} on {nodes}" for program in ("mpirun", "mpicc") if (nodes := survey.without(program))
-    ]
+    lacking = [f"{program} on {nodes}" for program in ("mpirun", "mpicc") if (nodes := survey.without(program))]
     if lacking:
         return ["", f"{EXAMPLE}  # not found: {clip('; '.join(lacking), 60)}"]
     if survey.share_host:

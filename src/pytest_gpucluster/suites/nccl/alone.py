@@ -34,13 +34,7 @@ def largest_values(runs: Mapping[str, NcclRun]) -> tuple[dict[str, float], str]:
 
 
 def explained(
-    verdict: Verdict,
-    node: str,
-    log: NcclLog,
-    *,
-    slow: Sequence[bool],
-    known_settings: AbstractSet[str],
-    others: str,
+    verdict: Verdict, node: str, log: NcclLog, *, slow: Sequence[bool], known_settings: AbstractSet[str], others: str
 ) -> Verdict:
     """Add possible causes to the failure of a node alone, and drain it only if the node is the cause.
 

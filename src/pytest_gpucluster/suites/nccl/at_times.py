@@ -139,9 +139,7 @@ def _beside_others(counts: Mapping[str, SlowCount]) -> dict[str, tuple[SlowCount
 
 
 def measure_until(
-    plan: RepeatedPairs,
-    measure: Callable[[Sequence[str], Batch], Sequence[Measurement]],
-    lost: Mapping[str, str],
+    plan: RepeatedPairs, measure: Callable[[Sequence[str], Batch], Sequence[Measurement]], lost: Mapping[str, str]
 ) -> dict[str, PartJudgement]:
     """Measure until each node is decided or the last look was taken; nodes that are lost meanwhile are left out."""
     while batch := plan.next_rounds():

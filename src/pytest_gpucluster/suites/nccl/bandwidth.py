@@ -74,9 +74,7 @@ def sizes_for(rows: Iterable[BandwidthThreshold], run: RunKey, env: Mapping[str,
     return tuple(sorted({row.size for row in _fitting(rows, run, env)}))
 
 
-def _fitting(
-    rows: Iterable[BandwidthThreshold], run: RunKey, env: Mapping[str, str]
-) -> list[BandwidthThreshold]:
+def _fitting(rows: Iterable[BandwidthThreshold], run: RunKey, env: Mapping[str, str]) -> list[BandwidthThreshold]:
     known = list(rows)
     fitting = [row for row in known if not _differences(row, run, env)]
     if not fitting:
@@ -108,9 +106,7 @@ def _no_threshold(rows: Sequence[BandwidthThreshold], run: RunKey, env: Mapping[
     more = f"; no row has more than {most} nodes, and rows are not extrapolated"
     beyond = more if int(run["nodes"]) > most > 0 else ""
     nearest = sorted(rows, key=lambda row: (len(_differences(row, run, env)), _distance(row, run)))[:_NEAREST]
-    differences = "; ".join(
-        f"{_name(row)} differs in {', '.join(_differences(row, run, env))}" for row in nearest
-    )
+    differences = "; ".join(f"{_name(row)} differs in {', '.join(_differences(row, run, env))}" for row in nearest)
     return f"no threshold for {what}{beyond}; nearest: {differences}; add a row to thresholds, or record a baseline"
 
 
@@ -307,6 +303,4 @@ def _implausible(run: NcclRun, limit: Ceiling | None) -> Judgement:
         value = row.out_of_place.busbw
         if limit and value is not None and value > limit.busbw:
             text = f"at most {limit.busbw:.2f} GB/s ({limit.why}): implausible, so the figure is not valid"
-            yield _rate(
-                _messages(run, row.size), value, Quantity(limit.busbw, "GB/s", text), "above_capacity"
-            )
+            yield _rate(_messages(run, row.size), value, Quantity(limit.busbw, "GB/s", text), "above_capacity")

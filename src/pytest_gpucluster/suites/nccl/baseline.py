@@ -81,9 +81,7 @@ def record(
         elif min(values) <= 0:
             refused.append(f"{name}: a repeat measured {min(values):g} GB/s, which is no bandwidth")
         elif _bound(values) < statistics.median(values) / 2:
-            refused.append(
-                f"{name}: the repeats spread too far for a baseline: {_spread(values)}; find out why first"
-            )
+            refused.append(f"{name}: the repeats spread too far for a baseline: {_spread(values)}; find out why first")
         else:
             rows.append(_row(key, values, provenance))
     return tuple(rows), tuple(refused)
@@ -150,9 +148,7 @@ def load(path: Path) -> tuple[BandwidthThreshold, ...]:
             f"{path}: not a baseline: the keys 'baseline' and 'nccl' are missing (write it with --baseline=record)"
         )
     if not document["nccl"]:
-        raise ConfigError(
-            f"{path}: key 'nccl' has no rows, so nothing could be judged; record the baseline again"
-        )
+        raise ConfigError(f"{path}: key 'nccl' has no rows, so nothing could be judged; record the baseline again")
     return tuple(_load_row(path, index, entry) for index, entry in enumerate(document["nccl"]))
 
 

@@ -94,9 +94,7 @@ def environment(
         yield from usual.judge(named("setting", name), value, worse=differs, measured=where)
 
 
-def judge_setting(
-    setting: Setting, context: NodeContext, where: str
-) -> Iterator[Finding | Advisory | NotAvailable]:
+def judge_setting(setting: Setting, context: NodeContext, where: str) -> Iterator[Finding | Advisory | NotAvailable]:
     """Judge one variable by its rule. `where`: where it was set."""
     anchor = setting.name.lower().replace("_", "-")
     for effect in effects(setting.name, setting.value, context):

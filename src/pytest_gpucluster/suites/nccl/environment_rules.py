@@ -158,9 +158,7 @@ def _plugin(plugin: str) -> Rule:
 # --- one effect under one condition
 
 
-def _if(
-    holds: Callable[[str, NodeContext], object], effect: Effect | Callable[[NodeContext], Effect]
-) -> Rule:
+def _if(holds: Callable[[str, NodeContext], object], effect: Effect | Callable[[NodeContext], Effect]) -> Rule:
     def judge(value: str, context: NodeContext) -> Iterator[Effect]:
         if holds(value, context):
             yield effect if isinstance(effect, Effect) else effect(context)
@@ -200,9 +198,7 @@ def _needs_nvls(value: str, context: NodeContext) -> bool:
 
 _LOCAL = ("LOC", "0")  # levels of a path within one GPU: none between two
 _NO_DIRECT_PATH = "GPUs of a node that have no direct path communicate over the network"
-_NO_NVLS = (
-    "NVLink SHARP is off: all-reduce within a node is slower by a quarter (profiles: 365, not 478 GB/s)"
-)
+_NO_NVLS = "NVLink SHARP is off: all-reduce within a node is slower by a quarter (profiles: 365, not 478 GB/s)"
 _NO_GDR = "adapters do not access GPU memory (no GPUDirect RDMA)"
 RULES: Mapping[str, Rule] = {
     "NCCL_P2P_DISABLE": _if(lambda value, _: number(value) == 1, _no_p2p),

@@ -22,14 +22,10 @@ if TYPE_CHECKING:
     hint="env | grep ^NCCL_ in the image; /etc/enroot/environ.d and hooks.d; ENV lines of the image; mount the missing file",
     action=Action.CONFIGURE,
 )
-def image_environment(
-    found: NcclEnvironment, profile: Profile, intended_variables: Mapping[str, str]
-) -> Judgement:
+def image_environment(found: NcclEnvironment, profile: Profile, intended_variables: Mapping[str, str]) -> Judgement:
     """In the image of the steps, NCCL's variables, files and plugins leave it its speed."""
     context = NodeContext(profile, found)
     for name, setting in sorted(found.effective.items()):
         if intended_variables.get(name) != setting.value:
-            yield from judge_setting(
-                setting, context, setting.where or "the environment of the task in the image"
-            )
+            yield from judge_setting(setting, context, setting.where or "the environment of the task in the image")
     yield from ignored_lines(found)

@@ -36,9 +36,7 @@ def rounds(nodes: Sequence[str]) -> list[list[list[str]]]:
     return [[list(group) for group in one] for one in batch]
 
 
-def measure(
-    nodes: Sequence[str], seconds: float, python: str, device: str, transport: Transport
-) -> Iterator[str]:
+def measure(nodes: Sequence[str], seconds: float, python: str, device: str, transport: Transport) -> Iterator[str]:
     """Yield a row for each pair that the rank of this task has measured, or why there is none."""
     if len(nodes) < PAIR:
         return

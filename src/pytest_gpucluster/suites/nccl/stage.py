@@ -193,9 +193,7 @@ def unless_misplaced(verdict: Verdict, measured: NcclMeasurement, nodes: Iterabl
     """Return a failure if tasks of these nodes did not run where the step states: what they printed is no result."""
     found = {node: measured.misplaced[node] for node in nodes if node in measured.misplaced}
     stated = "tasks in the stated container, in the stated number"
-    findings = tuple(
-        Finding(Part("node", name=node), why, stated, code="misplaced") for node, why in found.items()
-    )
+    findings = tuple(Finding(Part("node", name=node), why, stated, code="misplaced") for node, why in found.items())
     if not findings:
         return verdict
     return Verdict(

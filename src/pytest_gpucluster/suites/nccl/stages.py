@@ -103,16 +103,12 @@ class NcclStages:
 
     def _measure_alone(self) -> Stage:
         sizes = self.thresholds.sizes(ALONE, 1)
-        measured = without_lost_nodes(
-            lambda nodes: self.runner.alone(nodes, sizes), self.nodes, self.lost, apart=True
-        )
+        measured = without_lost_nodes(lambda nodes: self.runner.alone(nodes, sizes), self.nodes, self.lost, apart=True)
         logged = self.runner.logs_transports
         spec = validation.RunSpec(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
         return alone_stage(measured, spec, self.profile, self.lost, self._other_processes)
 
-    def shown(
-        self, verdict: Verdict, nodes: Sequence[str], collective: str = ALONE, size: int = 0
-    ) -> Verdict:
+    def shown(self, verdict: Verdict, nodes: Sequence[str], collective: str = ALONE, size: int = 0) -> Verdict:
         """Return a failure with the command that measures these nodes again; `size` in bytes, 0: the largest that is judged."""
         if verdict.outcome is not Outcome.FAILED or not nodes:
             return verdict
@@ -315,9 +311,7 @@ class NcclStages:
     def over_network(self) -> NcclStages:
         """These stages with the NVLink domain switched off: the same runs, and pairs, over the adapters."""
         known = {EACH_ALONE: self.alone}
-        return NcclStages(
-            self.runner.without_domain(), self.nodes, self.thresholds.without_domain(), self.slurm, known
-        )
+        return NcclStages(self.runner.without_domain(), self.nodes, self.thresholds.without_domain(), self.slurm, known)
 
     def whole_network(self, collective: str) -> Verdict:
         """Judge the collective over all nodes with the NVLink domain switched off."""
@@ -333,9 +327,7 @@ class NcclStages:
         if valid.outcome is not Outcome.PASSED:
             return valid
         if stages.joined(collective):
-            return Verdict(
-                "", Outcome.NOT_CHECKED, reason=f"{DOMAIN}=0 did not switch NVLink between nodes off"
-            )
+            return Verdict("", Outcome.NOT_CHECKED, reason=f"{DOMAIN}=0 did not switch NVLink between nodes off")
         return stages.whole_bandwidth(collective)
 
     # --- a baseline

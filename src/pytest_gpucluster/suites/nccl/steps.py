@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 PARALLEL_STEPS = 8  # steps of single pairs with nccl-tests
 
-NO_WORLD = (
-    "each process ran alone: MPI was started without PMI or PMIx: set nccl.mpi to one of `srun --mpi=list`"
-)
+NO_WORLD = "each process ran alone: MPI was started without PMI or PMIx: set nccl.mpi to one of `srun --mpi=list`"
 
 
 def refuse_command(cluster: Cluster) -> None:
@@ -88,9 +86,7 @@ class NcclRunner(NcclStep):
         with ThreadPoolExecutor(PARALLEL_STEPS) as threads:
             return [found for groups in batch for found in threads.map(self._measure_group, groups)]
 
-    def _rounds_in_one_step(
-        self, nodes: Sequence[str], batch: Sequence[Sequence[Sequence[str]]]
-    ) -> list[Measurement]:
+    def _rounds_in_one_step(self, nodes: Sequence[str], batch: Sequence[Sequence[Sequence[str]]]) -> list[Measurement]:
         lost = {(n, tuple(it)): self._lost_of(it) for n, groups in enumerate(batch) for it in groups}
         whole = [[it for it in groups if not lost[n, tuple(it)]] for n, groups in enumerate(batch)]
         used = {member.partition(":")[0] for groups in whole for group in groups for member in group}
@@ -118,9 +114,7 @@ class NcclRunner(NcclStep):
 
     def _lost_of(self, group: Iterable[str]) -> str:
         hosts = (member.partition(":")[0] for member in group)
-        return "; ".join(
-            f"{node} is lost: {self.lost_nodes[node]}" for node in hosts if node in self.lost_nodes
-        )
+        return "; ".join(f"{node} is lost: {self.lost_nodes[node]}" for node in hosts if node in self.lost_nodes)
 
     def _measure_group(self, group: Sequence[str]) -> Measurement:
         members = tuple(group)

@@ -93,9 +93,7 @@ def all_stages(
         nodes = session.without_problem(held.nodes)
         own = session.nodes[held.nodes[0]].group.thresholds
         rows = (*baseline, *own, *profile.nccl)
-        thresholds = Thresholds(
-            rows, profile, runner.config, runner.gpus, runner.exports, recording=recording
-        )
+        thresholds = Thresholds(rows, profile, runner.config, runner.gpus, runner.exports, recording=recording)
         made.each.append(NcclStages(runner, nodes, thresholds, held.slurm))
     if not made.each and not made.without:
         raise NotApplicable("no profile of the cluster has GPUs")
@@ -105,9 +103,7 @@ def all_stages(
 @of_fleet(given.session)
 def nothing_between(session: ClusterSession) -> str:
     """Why the run can prove nothing between nodes: it has one node; '' where it has several."""
-    return (
-        "" if len(session.plan.selected) >= PAIR else "the run has one node: it proves nothing between nodes"
-    )
+    return "" if len(session.plan.selected) >= PAIR else "the run has one node: it proves nothing between nodes"
 
 
 @of_node(all_stages, given.node)
@@ -124,9 +120,7 @@ def stages(all_stages: AllStages, node: Node) -> NcclStages:
 def _valid(stages: NcclStages, node: Node) -> NcclStages:
     verdict = stages.alone.verdicts[node.name]
     if verdict.outcome is not Outcome.PASSED:
-        raise NotAvailable(
-            f"the run of this node alone is not valid, see nccl.alone: {verdict.findings[0].measured}"
-        )
+        raise NotAvailable(f"the run of this node alone is not valid, see nccl.alone: {verdict.findings[0].measured}")
     return stages
 
 
@@ -142,9 +136,7 @@ def valid_several(stages: NcclStages, node: Node) -> NcclStages:
 
 
 @of_node(given.pytestconfig, given.cluster, given.table)
-def show_floor(
-    pytestconfig: pytest.Config, cluster: Cluster, table: Callable[..., None]
-) -> Callable[..., None]:
+def show_floor(pytestconfig: pytest.Config, cluster: Cluster, table: Callable[..., None]) -> Callable[..., None]:
     """Show a run that no threshold judged: its figure and floor, and the command that records a threshold."""
     option = pytestconfig.option
     chosen = [f"--cluster={option.cluster}", *([f"--nodes={option.nodes}"] if option.nodes else [])]
@@ -226,9 +218,7 @@ def test_at_times(pytestconfig: pytest.Config, all_stages: AllStages, nothing_be
     return all_stages.judged(lambda stages: stages.at_times(confidence), nothing_between)
 
 
-def test_whole(
-    all_stages: AllStages, collective: str, nothing_between: str, curve: Callable[..., None]
-) -> Verdict:
+def test_whole(all_stages: AllStages, collective: str, nothing_between: str, curve: Callable[..., None]) -> Verdict:
     """Over all nodes: each rank once, on the requested nodes, over the fabric of the profile, with correct data."""
 
     def judge(stages: NcclStages) -> Verdict:

@@ -85,9 +85,7 @@ class Thresholds:
 
     # --- a baseline
 
-    def figures(
-        self, runs: Iterable[NcclRun], collective: str, nodes: int, least_size: int
-    ) -> dict[Key, list[float]]:
+    def figures(self, runs: Iterable[NcclRun], collective: str, nodes: int, least_size: int) -> dict[Key, list[float]]:
         """Return the bus bandwidths (GB/s) of runs by what a row is for.
 
         Sizes below `least_size` measure the latency: their bus bandwidth is printed with too few digits.

@@ -113,9 +113,7 @@ def compiled(node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig
     hint="nvidia-smi (CUDA Version) and nvcc --version; nccl_examples.one_process runs without the toolkit",
     action=Action.MONITOR,
 )
-def compiled_run(
-    node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig, devices: int
-) -> Judgement:
+def compiled_run(node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig, devices: int) -> Judgement:
     """What was compiled on the node sums right on all its GPUs."""
     if not devices:
         raise NotApplicable("simulated GPUs run no NCCL")

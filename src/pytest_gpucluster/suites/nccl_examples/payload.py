@@ -17,15 +17,7 @@ from multiprocessing.connection import Client, Listener
 from typing import Any, Sequence
 
 from pytest_gpucluster.kit.payloads.c_library import Library, cuda_driver
-from pytest_gpucluster.kit.payloads.prelude import (
-    Failure,
-    Watch,
-    exit_now,
-    number_of,
-    own_port,
-    reporter,
-    run_phases,
-)
+from pytest_gpucluster.kit.payloads.prelude import Failure, Watch, exit_now, number_of, own_port, reporter, run_phases
 
 PROPERTIES = ("ncclCommUserRank", "ncclCommCount")
 ELEMENTS = 1 << 20

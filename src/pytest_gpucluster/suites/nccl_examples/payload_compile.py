@@ -68,9 +68,7 @@ def find_nvcc() -> str:
 
 def find_nccl(nvcc: str) -> Dict[str, str]:
     """Return {include, library}: the folder of nccl.h, and libnccl or 'nccl' for the linker's own search."""
-    packages = [
-        path for folder in sys.path for path in glob.glob(os.path.join(folder, "nvidia/nccl/include"))
-    ]
+    packages = [path for folder in sys.path for path in glob.glob(os.path.join(folder, "nvidia/nccl/include"))]
     toolkit = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "include")
     home = os.environ.get("NCCL_HOME", "")
     known = [os.path.join(home, "include")] if home else []

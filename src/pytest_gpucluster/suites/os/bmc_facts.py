@@ -23,7 +23,9 @@ from pytest_gpucluster.core.scripts import script
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-EVENT_SECONDS = 25  # 500 to 1200 entries took 15 to 33 s: github.com/canonical/prometheus-hardware-exporter issues 62 and 101
+EVENT_SECONDS = (
+    25  # 500 to 1200 entries took 15 to 33 s: github.com/canonical/prometheus-hardware-exporter issues 62 and 101
+)
 SENSOR_SECONDS = 45
 CLOCK_SLACK = 600.0  # seconds that an entry may be ahead of the clock
 POWER_SUPPLY = "10."  # the entity
@@ -48,26 +50,16 @@ _STATES = {
     **_graded(Grade.COMPARED, "power supply ac lost", "ac lost or out-of-range", "ac lost"),
     **_graded(Grade.COMPARED, "transition to critical from less severe", "transition to non-recoverable"),
     **_graded(Grade.COMPARED, "transition to non-recoverable from less severe"),
-    **_graded(
-        Grade.NOTABLE, "predictive failure", "predictive failure asserted", "ac out-of-range; but present"
-    ),
-    **_graded(
-        Grade.NOTABLE, "redundancy lost", "redundancy degraded", "non-redundant: insufficient resources"
-    ),
-    **_graded(
-        Grade.NOTABLE, "non-redundant: sufficient from redundant", "redundancy degraded from fully redundant"
-    ),
+    **_graded(Grade.NOTABLE, "predictive failure", "predictive failure asserted", "ac out-of-range; but present"),
+    **_graded(Grade.NOTABLE, "redundancy lost", "redundancy degraded", "non-redundant: insufficient resources"),
+    **_graded(Grade.NOTABLE, "non-redundant: sufficient from redundant", "redundancy degraded from fully redundant"),
     **_graded(Grade.NOTABLE, "in critical array", "in failed array", "rebuild aborted", "fault status"),
-    **_graded(
-        Grade.NOTABLE, "memory device disabled", "configuration error", "config error", "install error"
-    ),
+    **_graded(Grade.NOTABLE, "memory device disabled", "configuration error", "config error", "install error"),
 }
 # It happened at one time, and only the log has the time; a sensor may show it until the next power cycle.
 _MOMENTS = {
     **_graded(Grade.FAULT, "uncorrectable ecc", "parity", "ierr", "thermal trip"),
-    **_graded(
-        Grade.FAULT, "uncorrectable machine check exception", "sm bios uncorrectable cpu-complex error"
-    ),
+    **_graded(Grade.FAULT, "uncorrectable machine check exception", "sm bios uncorrectable cpu-complex error"),
     **_graded(Grade.FAULT, "bus uncorrectable error", "bus fatal error", "pci serr"),
     **_graded(Grade.FAULT, "frb1/bist failure", "frb3/processor startup/init failure"),
     **_graded(Grade.FAULT, "undetermined system hardware failure"),
@@ -141,9 +133,7 @@ class Sensor:
     def worst(self) -> str:
         """The state, or the threshold that the value crossed, that proves most."""
         _, _, states = _reading(self.reading)
-        return (
-            max(states, key=_grade_of_state) if any(map(_grade_of_state, states)) else f"status {self.status}"
-        )
+        return max(states, key=_grade_of_state) if any(map(_grade_of_state, states)) else f"status {self.status}"
 
     @cached_property
     def grade(self) -> Grade:
@@ -208,9 +198,7 @@ class Bmc:
     @cached_property
     def booted_at(self) -> int:
         """How many entries precede the last one that a boot writes."""
-        return max(
-            (n for n, one in enumerate(self.events) if _BOOTS.match(f"{one.part} | {one.state}")), default=0
-        )
+        return max((n for n, one in enumerate(self.events) if _BOOTS.match(f"{one.part} | {one.state}")), default=0)
 
     def lasting(self) -> Iterator[tuple[SelEntry, bool]]:
         """Yield the entries that no later one ends, each with whether no boot follows it."""
@@ -344,9 +332,7 @@ def _time(text: str) -> float | None:
     if found[7]:
         hour = hour % 12 + 12 * (found[7] == "PM")
     try:
-        moment = datetime(
-            year if year > 99 else 2000 + year, month, day, hour, minute, second, tzinfo=timezone.utc
-        )
+        moment = datetime(year if year > 99 else 2000 + year, month, day, hour, minute, second, tzinfo=timezone.utc)
     except ValueError:
         return None
     return moment.timestamp()
@@ -357,11 +343,7 @@ def _events(lines: list[str], now: float) -> tuple[SelEntry, ...]:
     found: list[SelEntry] = []
     for line in lines:
         words = [one.strip() for one in line.split("|")]
-        if (
-            len(words) < 5
-            or not re.fullmatch(r"[0-9a-fA-F]{1,4}", words[0])
-            or words[3].startswith("OEM record")
-        ):
+        if len(words) < 5 or not re.fullmatch(r"[0-9a-fA-F]{1,4}", words[0]) or words[3].startswith("OEM record"):
             continue
         end = next((n for n in range(5, len(words)) if words[n] in ("Asserted", "Deasserted")), 0)
         asserted = words[end] == "Asserted" if end else None

@@ -33,9 +33,7 @@ class Crashes:
     unclean: tuple[float, ...] = ()
 
 
-_BOOT = re.compile(
-    r"^(reboot|shutdown)\s+system (?:boot|down)\s+\S+\s+(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})"
-)
+_BOOT = re.compile(r"^(reboot|shutdown)\s+system (?:boot|down)\s+\S+\s+(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})")
 
 
 def read_crashes(answer: Answer) -> Crashes:

@@ -156,23 +156,13 @@ def read_devices(answer: Answer) -> Devices:
     if "end" not in lines:
         raise ProbeError("/sys/bus/pci/devices: the answer ended early")
     # the first name of an address counts: that of RDMA before that of the interface
-    called = {
-        words[1]: words[2]
-        for line in reversed(lines)
-        if len(words := line.split()) == 3 and words[0] == "name"
-    }
+    called = {words[1]: words[2] for line in reversed(lines) if len(words := line.split()) == 3 and words[0] == "name"}
     functions = tuple(_function(line, called) for line in lines if line.startswith("pci "))
     if not functions:
         raise NotAvailable(f"/sys/bus/pci/devices: no card or drive: {last_line(answer.err) or 'no message'}")
     raid = tuple(line[3:] for line in lines if line.startswith("md "))
     names = tuple(match[1] for line in raid if (match := re.match(r"(md\S+) : ", line)))
-    return Devices(
-        functions,
-        tuple(_drives(lines)),
-        names,
-        _degraded(raid),
-        frozenset(_rebuilding(raid)),
-    )
+    return Devices(functions, tuple(_drives(lines)), names, _degraded(raid), frozenset(_rebuilding(raid)))
 
 
 def _degraded(raid: Iterable[str]) -> dict[str, str]:

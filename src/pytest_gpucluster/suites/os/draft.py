@@ -124,9 +124,7 @@ def lines(survey: Survey) -> list[str]:
     ]
     if not found:
         return EXAMPLE
-    about = (
-        "# What at least two thirds of the nodes of every group have. Delete the lines that need not stay so."
-    )
+    about = "# What at least two thirds of the nodes of every group have. Delete the lines that need not stay so."
     return ["", about, "os:", *found, "  # shared_storage: [/shared/acceptance]"]
 
 
@@ -152,11 +150,7 @@ def _texts(survey: Survey, probe: Probe[dict[str, str]]) -> dict[str, Agreed[str
 def _limits(survey: Survey) -> dict[str, Agreed[str]]:
     return survey.each_agreed(
         {
-            node: {
-                name: _limit(name, soft[LIMITS[name][0]])
-                for name in COMPARED_LIMITS
-                if LIMITS[name][0] in soft
-            }
+            node: {name: _limit(name, soft[LIMITS[name][0]]) for name in COMPARED_LIMITS if LIMITS[name][0] in soft}
             for node, soft in survey.facts(facts.LIMITS).items()
         }
     )
@@ -189,11 +183,7 @@ def _mounts(survey: Survey) -> Iterator[str]:
     for path, fstype in found.items():
         source = sources.get(path)
         same = source is not None and source.count == fstype.count
-        stated = {
-            "path": path,
-            "fstype": fstype.value,
-            **({"source": source.value} if source and same else {}),
-        }
+        stated = {"path": path, "fstype": fstype.value, **({"source": source.value} if source and same else {})}
         keys = ", ".join(f"{key}: {quoted(value, in_flow=True)}" for key, value in stated.items())
         yield f"    - {{{keys}}}  # {fstype.count}"
 
@@ -204,9 +194,7 @@ def _stored(mounts: Mapping[str, Mount]) -> dict[str, Mount]:
     return {
         path: mount
         for path, mount in mounts.items()
-        if not _NO_STORAGE.fullmatch(mount.fstype)
-        and not _NO_PLACE.match(path)
-        and not path.startswith(automounted)
+        if not _NO_STORAGE.fullmatch(mount.fstype) and not _NO_PLACE.match(path) and not path.startswith(automounted)
     }
 
 

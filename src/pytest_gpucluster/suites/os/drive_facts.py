@@ -22,7 +22,9 @@ from pytest_gpucluster.kit.node.own_folder import OWN_SH
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-SECONDS = 5  # without an answer of any drive: a healthy one answers within 0.1 s, and a gate has 8 s for all its commands
+SECONDS = (
+    5  # without an answer of any drive: a healthy one answers within 0.1 s, and a gate has 8 s for all its commands
+)
 MOST = 64  # drives that are read
 _SMARTCTL = "smartmontools 7.0 or later"  # the first with --json
 
@@ -102,17 +104,13 @@ def read_drives(answer: Answer) -> tuple[DriveHealth, ...]:
         elif match := _FILE.search(line):
             models.setdefault(match[1], []).append(match[2].strip())
     named = {name: " ".join(filter(None, models.get(name, ()))) for name in found}
-    physical = {
-        name: model.removeprefix("ATA ") for name, model in named.items() if not _VIRTUAL.search(model)
-    }
+    physical = {name: model.removeprefix("ATA ") for name, model in named.items() if not _VIRTUAL.search(model)}
     if physical and not tools:
         raise NotAvailable(f"neither smartctl nor nvme is installed: install {_SMARTCTL}, or nvme-cli")
     return tuple(_drive(name, model, blocks, hung, tools) for name, model in physical.items())
 
 
-def _drive(
-    name: str, model: str, blocks: Mapping[str, Iterable[str]], hung: set[str], tools: str
-) -> DriveHealth:
+def _drive(name: str, model: str, blocks: Mapping[str, Iterable[str]], hung: set[str], tools: str) -> DriveHealth:
     if not name.startswith("nvme") and "smartctl" not in tools:
         return DriveHealth(name, model, problem=f"smartctl is not installed: install {_SMARTCTL}")
     if name in blocks:

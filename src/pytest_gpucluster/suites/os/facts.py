@@ -41,14 +41,7 @@ _TAINT_FILE = "/proc/sys/kernel/tainted"
 _THP_FILE = "/sys/kernel/mm/transparent_hugepage/enabled"
 _LSM_FILE = "/sys/kernel/security/lsm"
 BASICS = SECTIONS_SH + script(
-    __package__,
-    "basics.sh",
-    CPUS=_CPUS,
-    PROC=_PROC,
-    SYSCTLS=_SYSCTLS,
-    TAINT=_TAINT_FILE,
-    THP=_THP_FILE,
-    LSM=_LSM_FILE,
+    __package__, "basics.sh", CPUS=_CPUS, PROC=_PROC, SYSCTLS=_SYSCTLS, TAINT=_TAINT_FILE, THP=_THP_FILE, LSM=_LSM_FILE
 )
 
 
@@ -152,10 +145,7 @@ def basic_sections(answer: Answer) -> dict[str, CommandSection]:
         found |= {name: CommandSection(text, CommandEnd(0)) for name, text in split_files(files.text).items()}
     if names is not None:
         host, _, kernel = names.text.strip().partition(" ")
-        found |= {
-            "hostname": CommandSection(host, names.end),
-            "kernel": CommandSection(kernel or host, names.end),
-        }
+        found |= {"hostname": CommandSection(host, names.end), "kernel": CommandSection(kernel or host, names.end)}
     return found
 
 
@@ -346,9 +336,7 @@ def read_memory_parts(answer: Answer) -> MemoryParts:
     return MemoryParts(extra * 1024, int(crash) if crash.isdecimal() else 0, dimms)
 
 
-_EDAC = (
-    "/sys/devices/system/edac/mc/mc*/dimm* /sys/devices/system/edac/mc/mc*/rank*"  # rank0: of chip selects
-)
+_EDAC = "/sys/devices/system/edac/mc/mc*/dimm* /sys/devices/system/edac/mc/mc*/rank*"  # rank0: of chip selects
 _DIMMS = " ".join(f"{path}/{name}" for path in _EDAC.split() for name in ("dimm_label", "size"))
 MEMORY_PARTS: Probe[MemoryParts] = Probe(
     "memory parts",

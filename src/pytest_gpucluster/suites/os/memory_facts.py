@@ -50,9 +50,7 @@ def read_memory_use(answer: Answer) -> MemoryUse:
         raise ProbeError("the use of memory: the answer ended early")
     total, available, reserved, cache = _numbers(lines, "memory", 4)
     if not total or not available:
-        raise NotAvailable(
-            f"/proc/meminfo: no MemTotal or MemAvailable: {last_line(answer.err) or 'no message'}"
-        )
+        raise NotAvailable(f"/proc/meminfo: no MemTotal or MemAvailable: {last_line(answer.err) or 'no message'}")
     other, shm = (_numbers(lines, word, 1)[0] for word in ("tmpfs", "shm"))
     used = max(0, total - available - reserved - cache - other)
     files = re.findall(r"^file (\d+) (\S+) (.+)$", answer.out, re.MULTILINE)
@@ -62,9 +60,7 @@ def read_memory_use(answer: Answer) -> MemoryUse:
         used << 10,
         shm << 10,
         _largest(MemoryUser(path, user, int(size) << 10) for size, user, path in files),
-        _largest(
-            MemoryUser(f"{name} (pid {pid})", user, int(size) << 10) for size, pid, user, name in processes
-        ),
+        _largest(MemoryUser(f"{name} (pid {pid})", user, int(size) << 10) for size, pid, user, name in processes),
     )
 
 

@@ -66,10 +66,7 @@ def _lines(found: Mapping[str, CommandSection], name: str) -> list[str]:
 
 
 NETWORK: Probe[Network] = Probe(
-    "network",
-    SECTIONS_SH + "s link ip -o link; s addr ip -o -4 addr",
-    read_network,
-    by_hand="ip -br link; ip -br addr",
+    "network", SECTIONS_SH + "s link ip -o link; s addr ip -o -4 addr", read_network, by_hand="ip -br link; ip -br addr"
 )
 
 
@@ -89,11 +86,7 @@ def naming(names: Sequence[str]) -> Probe[Naming]:
     other = shlex.quote(names[0]) if names else ""
     command = LIMITED_SH + script(__package__, "naming.sh", SECONDS=RESOLVE_SECONDS, OTHER=other)
     return Probe(
-        "naming",
-        command,
-        read_naming,
-        timeout=2 * RESOLVE_SECONDS + 15.0,
-        by_hand="time getent hosts $(hostname)",
+        "naming", command, read_naming, timeout=2 * RESOLVE_SECONDS + 15.0, by_hand="time getent hosts $(hostname)"
     )
 
 

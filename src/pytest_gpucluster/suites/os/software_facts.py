@@ -74,11 +74,7 @@ def read_processes(answer: Answer) -> Processes:
     if not totals or min(totals) == 0:
         raise NotAvailable(last_line(answer.err) or "ps lists no process")
     whole = samples[: len(totals)]
-    stuck = (
-        process
-        for pid, process in whole[-1].items()
-        if all(_same(process, sample.get(pid)) for sample in whole)
-    )
+    stuck = (process for pid, process in whole[-1].items() if all(_same(process, sample.get(pid)) for sample in whole))
     return Processes(totals[0], tuple(stuck))
 
 
@@ -130,8 +126,7 @@ class TimeSync:
 
 
 _TIME_SH = (
-    SECTIONS_SH
-    + "s now date +%s; s chronyc chronyc -c tracking; s ntpq ntpq -c rv; s timedatectl timedatectl show"
+    SECTIONS_SH + "s now date +%s; s chronyc chronyc -c tracking; s ntpq ntpq -c rv; s timedatectl timedatectl show"
 )
 
 
@@ -193,11 +188,7 @@ def _float(text: str) -> float | None:
 
 
 TIME_SYNC: Probe[TimeSync] = Probe(
-    "time service",
-    _TIME_SH,
-    read_time_sync,
-    timeout=15.0,
-    by_hand="chronyc tracking || ntpq -p || timedatectl",
+    "time service", _TIME_SH, read_time_sync, timeout=15.0, by_hand="chronyc tracking || ntpq -p || timedatectl"
 )
 
 
@@ -236,9 +227,7 @@ class SystemState:
 
 
 # man systemctl; without `unknown`, which means no connection to systemd
-_SYSTEM_STATES = frozenset(
-    {"initializing", "starting", "running", "degraded", "maintenance", "stopping", "offline"}
-)
+_SYSTEM_STATES = frozenset({"initializing", "starting", "running", "degraded", "maintenance", "stopping", "offline"})
 
 
 def read_system_state(answer: Answer) -> SystemState:

@@ -172,10 +172,7 @@ class SharedFiles:
         return "rm -f " + " ".join(shlex.quote(self.path(folder)) for folder in written)
 
     def _each(self, name: str, body: str, second: str = "") -> str:
-        calls = (
-            f"s {shlex.quote(folder)} {name} {shlex.quote(self.path(folder))} {second}"
-            for folder in self.folders
-        )
+        calls = (f"s {shlex.quote(folder)} {name} {shlex.quote(self.path(folder))} {second}" for folder in self.folders)
         return f"{name}() {{ {body}; }}; " + "; ".join(calls)
 
 
@@ -222,10 +219,7 @@ class SharedResult:
         if node not in self.answers or self.answers[node].lost:
             raise NotAvailable("the node did not answer when the shared files were read")
         seen = read_seen(self.answers[node], self.files)
-        return {
-            folder: SharedFolder(self.writer, self.written[folder], seen[folder])
-            for folder in self.files.folders
-        }
+        return {folder: SharedFolder(self.writer, self.written[folder], seen[folder]) for folder in self.files.folders}
 
 
 SHARED_SECONDS = 20.0
@@ -272,10 +266,7 @@ def read_seen(answer: Answer, files: SharedFiles) -> dict[str, str]:
 def _problems(answer: Answer, paths: Iterable[str], judge: Callable[[str], str]) -> dict[str, str]:
     """Return {path: its problem or ''}; if a file system hangs, the answer ends before its section."""
     found = sections(answer) if answer.rc is not None else _complete(answer)
-    return {
-        path: _problem_of(found[path], judge) if path in found else answer.problem or "no answer"
-        for path in paths
-    }
+    return {path: _problem_of(found[path], judge) if path in found else answer.problem or "no answer" for path in paths}
 
 
 def _problem_of(part: CommandSection, judge: Callable[[str], str]) -> str:

@@ -11,14 +11,7 @@ from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suite import Tests, given, of_fleet, of_node, of_peers
-from pytest_gpucluster.suites.os import (
-    bmc_facts,
-    checks,
-    crash_facts,
-    device_facts,
-    drive_facts,
-    memory_facts,
-)
+from pytest_gpucluster.suites.os import bmc_facts, checks, crash_facts, device_facts, drive_facts, memory_facts
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import network_facts as os_names
 from pytest_gpucluster.suites.os import software_facts as os_software
@@ -79,14 +72,10 @@ def all_later_disks(
     """A second, longer reading on all nodes if df hung on any of them, else {}."""
     if not any(disk.hung for disks in all_disks.values() for disk in disks.values()):
         return {}
-    return fleet_facts(
-        os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig)), os_storage.LATER_SECONDS)
-    )
+    return fleet_facts(os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig)), os_storage.LATER_SECONDS))
 
 
-responses = of_fleet(all_disks, all_later_disks)(
-    lambda first, later: checks.disks.Responses.of_all({**first, **later})
-)
+responses = of_fleet(all_disks, all_later_disks)(lambda first, later: checks.disks.Responses.of_all({**first, **later}))
 later_disks = of_node(given.node_name, all_later_disks)(lambda node, found: found.get(node, {}))
 processes = of_node(os_software.PROCESSES)
 failed_units = of_node(os_software.FAILED_UNITS)
@@ -100,9 +89,7 @@ networks = of_fleet(os_names.NETWORK)
 naming = of_node(lambda cluster: os_names.naming(os_network.some_names(cluster)))
 all_naming = of_fleet(lambda cluster: os_names.naming(os_network.some_names(cluster)))
 addresses = of_node(lambda cluster: os_software.resolution(os_network.some_names(cluster)))
-all_addresses = of_fleet(lambda cluster: os_software.resolution(os_network.some_names(cluster)))(
-    os_network.resolved
-)
+all_addresses = of_fleet(lambda cluster: os_software.resolution(os_network.some_names(cluster)))(os_network.resolved)
 
 # What the cluster file states.
 os_config = of_node(given.cluster)(lambda cluster: cluster.os)
@@ -189,10 +176,7 @@ def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[Results]:
 
 @of_node(given.node, given.nodes, neighbours, given.facts)
 def reach_results(
-    node: Node,
-    nodes: tuple[str, ...],
-    neighbours: Probe[Results],
-    facts: Callable[[Probe[Results]], Results],
+    node: Node, nodes: tuple[str, ...], neighbours: Probe[Results], facts: Callable[[Probe[Results]], Results]
 ) -> Results:
     """The attempts of this node to reach its neighbours."""
     if set(nodes).intersection(node.group.names) <= {node.name}:
@@ -211,9 +195,7 @@ def all_reachability(
 
 
 @of_node(reach_results, all_reachability)
-def known_reachability(
-    reach_results: Results, all_reachability: os_network.Reachability
-) -> os_network.Reachability:
+def known_reachability(reach_results: Results, all_reachability: os_network.Reachability) -> os_network.Reachability:
     """The attempts of all nodes; a node that could not report its own is not checked."""
     return all_reachability
 
@@ -261,9 +243,7 @@ def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.Shared
 
 
 @of_node(given.node, shared_files)
-def shared_folders(
-    node: Node, shared_files: os_storage.SharedResult | NotAvailable
-) -> dict[str, SharedFolder]:
+def shared_folders(node: Node, shared_files: os_storage.SharedResult | NotAvailable) -> dict[str, SharedFolder]:
     """The results of the shared files on this node."""
     if isinstance(shared_files, NotAvailable):
         raise shared_files

@@ -24,11 +24,7 @@ def serial_owners(found: Mapping[str, NodeParts]) -> dict[tuple[str, str], tuple
     """Return {kind and serial number of a part: the nodes that have it}."""
     return owners(
         {
-            node: {
-                (it.part.kind, it.part.serial)
-                for it in its.parts
-                if it.part.serial and it.part.kind not in _SHARED
-            }
+            node: {(it.part.kind, it.part.serial) for it in its.parts if it.part.serial and it.part.kind not in _SHARED}
             for node, its in found.items()
         }
     )
@@ -46,9 +42,7 @@ def inventory(
     """The parts of the node are listed by serial number; it fails no node."""
     if not installed.parts:
         reasons = (f"{source}: {why}" for source, why in installed.unread.items())
-        raise NotApplicable(
-            f"no part can be read: {'; '.join(reasons) or 'a node without hardware of its own'}"
-        )
+        raise NotApplicable(f"no part can be read: {'; '.join(reasons) or 'a node without hardware of its own'}")
     for it in installed.parts:
         others = [node for node in serial_owners.get((it.part.kind, it.part.serial), ()) if node != node_name]
         if others:

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 register("actor", "actor")
 register("trial", "trial")
 _DRIVER, _ACTOR, _TRIAL = Part("process", name="driver"), Part("actor"), Part("trial")
-_ARRIVED = {
-    None: Explanation("not_arrived", "nothing arrived"),
-    False: Explanation("wrong_data", "other content"),
-}
+_ARRIVED = {None: Explanation("not_arrived", "nothing arrived"), False: Explanation("wrong_data", "other content")}
 TOKEN_SINCE = (2, 52)  # Ray's first release with RAY_AUTH_MODE=token
 SEE_NODES = "the node was not in a Ray cluster: see ray.nodes"
 ONE_NODE = "a cluster needs two nodes"

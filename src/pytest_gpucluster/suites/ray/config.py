@@ -18,9 +18,7 @@ class RayConfig(FrameworkConfig):
     cpus: ClassVar[int | None] = None  # of each node; None: those of Slurm
     gpus: ClassVar[int | None] = None
 
-    interface: Program | None = Field(
-        None, description="network interface; default: the interface between the nodes"
-    )
+    interface: Program | None = Field(None, description="network interface; default: the interface between the nodes")
     # folder on each node for Ray's session; the path must be short
     temp: ClassVar[str] = "/tmp"
     # time limit for head and workers to start

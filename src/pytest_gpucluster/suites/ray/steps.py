@@ -84,13 +84,7 @@ class Ray(FrameworkStepRunner[RayConfig]):
             )
             of_head, of_workers = (future.result() for future in futures)
         nodes |= {head: _facts(of_head, head)} | {node: _facts(of_workers, node) for node in workers}
-        return ClusterFacts(
-            self.shares,
-            head,
-            nodes,
-            of_head.last_facts(),
-            version=str(head_facts.get("version", "")),
-        )
+        return ClusterFacts(self.shares, head, nodes, of_head.last_facts(), version=str(head_facts.get("version", "")))
 
     @cached_property
     def leftovers(self) -> Mapping[str, str]:

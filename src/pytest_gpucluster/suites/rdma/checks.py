@@ -81,11 +81,7 @@ def bandwidth(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
         if values:
             bound = rdma.bound.quantity if rdma.bound else None
             yield Metric(
-                "rdma_bandwidth",
-                statistics.median(values),
-                "GB/s",
-                named("adapter", rail.device),
-                bound=bound,
+                "rdma_bandwidth", statistics.median(values), "GB/s", named("adapter", rail.device), bound=bound
             )
         if not one_cause:
             yield from _of_rail(node_name, rdma, location, None if location in slow else Action.MONITOR)

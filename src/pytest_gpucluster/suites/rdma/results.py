@@ -107,10 +107,7 @@ def _best_latencies(pairs: Iterable[PairOnRail], leaves: Mapping[str, str]) -> d
 
 
 def measure_rails(
-    rails: Mapping[str, Mapping[str, RailPort]],
-    leaves: Mapping[str, str],
-    bound: Bound | None,
-    run: RunSlots,
+    rails: Mapping[str, Mapping[str, RailPort]], leaves: Mapping[str, str], bound: Bound | None, run: RunSlots
 ) -> RdmaResult:
     """Measure every rail between pairs of nodes until its bad parts are found, then all rails of each pair together.
 

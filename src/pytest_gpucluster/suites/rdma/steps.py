@@ -103,8 +103,7 @@ class Rdma(FrameworkStepRunner[RdmaConfig]):
         nodes = tuple(node for node in self.nodes if node in used)
         plan = {
             "nodes": {
-                node: node_plan(self.address(node), place, self._ports(node))
-                for place, node in enumerate(nodes)
+                node: node_plan(self.address(node), place, self._ports(node)) for place, node in enumerate(nodes)
             },
             "slots": [[slot.rails, slot.tests, slot.pairs] for slot in slots],
             "gid": gid_index(self.cluster, self.environment),

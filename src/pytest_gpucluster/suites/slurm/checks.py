@@ -15,13 +15,7 @@ from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.part import Part, gpu, named
 from pytest_gpucluster.core.text import count, listed
 from pytest_gpucluster.kit.suite_work import LATER, LateCheck
-from pytest_gpucluster.suites.slurm.diagnostic_step import (
-    ARRAY_EXIT,
-    DEPENDENT_EXIT,
-    ENDED,
-    EXIT_CODE,
-    KILLED,
-)
+from pytest_gpucluster.suites.slurm.diagnostic_step import ARRAY_EXIT, DEPENDENT_EXIT, ENDED, EXIT_CODE, KILLED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,24 +25,14 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import JobLimits, NodeProfile, Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.suite_work import SuiteContext
-    from pytest_gpucluster.suites.slurm.diagnostic_step import (
-        DiagnosticTask,
-        JobFacts,
-        Jobs,
-        NodeDiagnostic,
-        QueuedJob,
-    )
+    from pytest_gpucluster.suites.slurm.diagnostic_step import DiagnosticTask, JobFacts, Jobs, NodeDiagnostic, QueuedJob
 
 # RealMemory is usually a little below the installed memory, for the operating system (Slurm's FAQ on MemSpecLimit)
 MEMORY_SHARE, MOST_MEMORY = 0.85, 1.05  # a profile states the nominal memory
 NO_PEERS: Norm[Any] = Norm()
-STATE, CPUS, REAL_MEMORY, PROLOG = (
-    named("setting", name) for name in ("state", "CPUs", "RealMemory", "Prolog")
-)
+STATE, CPUS, REAL_MEMORY, PROLOG = (named("setting", name) for name in ("state", "CPUs", "RealMemory", "Prolog"))
 SLURMD, STDOUT, STEP = named("service", "slurmd"), named("step", "stdout"), named("step", "step")
-JOB, DEPENDENT, *ELEMENTS = (
-    named("step", name) for name in ("job", "dependent job", "element 0", "element 1")
-)
+JOB, DEPENDENT, *ELEMENTS = (named("step", name) for name in ("job", "dependent job", "element 0", "element 1"))
 # jobs of others, limits and reservations hold a job so (man squeue, job reason codes): the queue, not the scheduler
 _IN_QUEUE = re.compile(
     r"Priority|Resources|ReqNodeNotAvail|Reservation|Licenses|QOS|Assoc|Partition|Nodes_required|Dependency"
@@ -147,9 +131,7 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     yield Metric("slurm_gpus", info.gpus, "GPUs")
     types = sorted(name for name in info.gres if name.split(":")[0] == "gpu")
     if info.allocates_mig:
-        raise NotApplicable(
-            f"Slurm allocates MIG instances ({_gres(info)}), whose number is not that of the GPUs"
-        )
+        raise NotApplicable(f"Slurm allocates MIG instances ({_gres(info)}), whose number is not that of the GPUs")
     if profile.gpu is None:
         raise NotApplicable(f"profile {profile.name} states no GPUs")
     if info.gpus != profile.gpu.count:
@@ -202,10 +184,7 @@ def memory(info: NodeInfo | None, node_profile: NodeProfile, usual_memory: Norm[
         yield Finding(REAL_MEMORY, found, Quantity(most, "bytes", expected), code="size")
         return
     yield from usual_memory.judge(
-        REAL_MEMORY,
-        info.memory,
-        shown=units.format_size,
-        worse=lambda mine, theirs: mine < MEMORY_SHARE * theirs,
+        REAL_MEMORY, info.memory, shown=units.format_size, worse=lambda mine, theirs: mine < MEMORY_SHARE * theirs
     )
     if info.memory < least:  # a site may reserve more, or not state it
         yield Advisory(REAL_MEMORY, found, Quantity(least, "bytes", expected), code="size")
@@ -221,9 +200,7 @@ def memory(info: NodeInfo | None, node_profile: NodeProfile, usual_memory: Norm[
 def version(info: NodeInfo | None, slurm_version: str, usual_version: Norm[Any] = NO_PEERS) -> Judgement:
     """Judge that slurmd is of no later release than the controller (Slurm's upgrade guide), and no older than most others."""
     if info is None or not info.version:
-        raise NotAvailable(
-            "slurmd has reported no version: it has not registered since the controller started"
-        )
+        raise NotAvailable("slurmd has reported no version: it has not registered since the controller started")
     elif not slurm_version:
         raise NotAvailable("the controller has reported no version")
     elif older(_release(slurm_version), _release(info.version)):
@@ -253,9 +230,7 @@ def step(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that all tasks of a step start, with the variables that Slurm sets for each."""
     yield Metric("step", diagnostic.seconds, "s")
     if diagnostic.problem:
-        yield Finding(
-            STEP, Quote(diagnostic.problem), f"{diagnostic.tasks_requested} tasks", code="not_started"
-        )
+        yield Finding(STEP, Quote(diagnostic.problem), f"{diagnostic.tasks_requested} tasks", code="not_started")
         return
     lost = {task.rank: task.lost for task in diagnostic.tasks if task.lost}
     for rank, names in lost.items():
@@ -387,9 +362,7 @@ def _is_prolog(reason: str) -> bool:
     action=Action.CONFIGURE,
     marks=("inventory", "exclusive"),  # it may wait for the diagnostic step
 )
-def prolog(
-    diagnostic_if_any: NodeDiagnostic | None, info: NodeInfo | None, config: Mapping[str, str]
-) -> Judgement:
+def prolog(diagnostic_if_any: NodeDiagnostic | None, info: NodeInfo | None, config: Mapping[str, str]) -> Judgement:
     """Judge the prolog by its effects: slurmd starts a step only after it, and Slurm drains a node if it fails."""
     script, found = _script(config, "Prolog"), diagnostic_if_any
     # slurm.conf may have changed since
@@ -525,9 +498,7 @@ def begin(jobs: JobFacts) -> Judgement:
     if not record.started:
         yield Finding(JOB, Quote(_state(record)), "started after its --begin", code="not_started")
     elif _begin_was_past(jobs.jobs, record):
-        raise NotAvailable(
-            f"sbatch took {jobs.jobs.submitted_in:.1f} s, or clocks differ: its --begin was in the past"
-        )
+        raise NotAvailable(f"sbatch took {jobs.jobs.submitted_in:.1f} s, or clocks differ: its --begin was in the past")
     elif record.started < record.eligible or record.eligible <= record.submitted:
         times = f"submitted {record.submitted}, eligible {record.eligible}, started {record.started}"
         expected = f"eligible {jobs.jobs.begin_after} s after submission, started then"
@@ -616,9 +587,7 @@ def _state(record: QueuedJob) -> str:
 def _not_queued(record: QueuedJob) -> QueuedJob:
     """Return a job that started, or whose wait nothing explains; NotAvailable while the queue holds it."""
     if not (record.started or record.restarts) and _IN_QUEUE.match(record.reason):
-        raise NotAvailable(
-            f"the queue holds the job ({record.reason}): repeat the check on an idle partition"
-        )
+        raise NotAvailable(f"the queue holds the job ({record.reason}): repeat the check on an idle partition")
     return record
 
 

@@ -239,11 +239,7 @@ def run_diagnostics(run: SuiteContext) -> dict[str, NodeDiagnostic]:
 
 
 def run_diagnostic(
-    slurm: Slurm,
-    allocation: Allocation,
-    inventory: Mapping[str, NodeInfo],
-    *,
-    without: Collection[str] = (),
+    slurm: Slurm, allocation: Allocation, inventory: Mapping[str, NodeInfo], *, without: Collection[str] = ()
 ) -> dict[str, NodeDiagnostic]:
     """Run the diagnostic on an allocation: {node: diagnostic}; a node without a report has a `problem`.
 
@@ -251,9 +247,7 @@ def run_diagnostic(
     step would wait until its deadline.
     """
     groups = grouped(
-        (inventory[node].gpus if node in inventory else 0, node)
-        for node in allocation.nodes
-        if node not in without
+        (inventory[node].gpus if node in inventory else 0, node) for node in allocation.nodes if node not in without
     )
     diagnostics: dict[str, NodeDiagnostic] = {}
     for gpus, nodes in groups.items():
@@ -428,9 +422,7 @@ def _exit_status(text: str) -> int | None:
     return int(found[1]) if found[2] else (int(found[1]) >> 8) & 0xFF
 
 
-def _run_group(
-    slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int
-) -> dict[str, NodeDiagnostic]:
+def _run_group(slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int) -> dict[str, NodeDiagnostic]:
     token = f'{secrets.token_hex(4)}, it\'s="quoted" $HOME'
     request = diagnostic_request(nodes, gpus, token)
     try:

@@ -207,9 +207,7 @@ def conda_packages(conda: ScriptResult | None, section: SoftwareConfig) -> Judge
         raise NotApplicable(NO_CONDA)
     environments = section.conda.environments
     if not any(wanted.python or wanted.packages for wanted in environments.values()):
-        raise NotApplicable(
-            "the cluster file states no versions in `software.conda.environments`", NOT_STATED
-        )
+        raise NotApplicable("the cluster file states no versions in `software.conda.environments`", NOT_STATED)
     for number, (name, wanted) in enumerate(environments.items(), 1):
         if conda.unknown(number) or not any(step.rc == 0 for step in conda.of(number, "activate")):
             yield NotAvailable(f"{name} was not activated: see software.conda")

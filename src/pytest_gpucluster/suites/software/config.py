@@ -27,8 +27,7 @@ class ModulesConfig(Model):
     """Environment modules: Lmod or Tcl Environment Modules."""
 
     load: tuple[ModuleNames, ...] = Field(
-        min_length=1,
-        description="modules to load, each item in a shell of its own: names, loaded in this order",
+        min_length=1, description="modules to load, each item in a shell of its own: names, loaded in this order"
     )
     output: dict[ModuleNames, dict[Text, Text]] = Field(
         {},
@@ -41,9 +40,7 @@ class CondaEnvironmentConfig(Model):
     """What a conda environment must contain."""
 
     python: Text | None = Field(None, description="version of python or its beginning, like 3.11")
-    packages: dict[Text, Text] = Field(
-        {}, description="package: version or its beginning, like {numpy: '1.26'}"
-    )
+    packages: dict[Text, Text] = Field({}, description="package: version or its beginning, like {numpy: '1.26'}")
 
 
 class CondaConfig(Model):

@@ -5,9 +5,7 @@ from pytest_gpucluster.core.registry import Suite
 SUITE = Suite(
     __name__,
     order=6,
-    markers=(
-        "storage: shared and local file systems: rates, latency, metadata, locks, visibility, integrity",
-    ),
+    markers=("storage: shared and local file systems: rates, latency, metadata, locks, visibility, integrity",),
     section="config:StorageConfig",
     partners=1,
     trade="storage",

@@ -67,9 +67,7 @@ _GIVE_UP = {"soft", "softerr"}
     hint="findmnt on the node; /etc/fstab, autofs; mount -o remount",
     action=Action.CONFIGURE,
 )
-def mount(
-    mounts: Mapping[str, PathMount], usual: Mapping[str, UsualMount], config: StorageConfig
-) -> Judgement:
+def mount(mounts: Mapping[str, PathMount], usual: Mapping[str, UsualMount], config: StorageConfig) -> Judgement:
     """Type, version, protocol, connections and options of each mount are as on the other nodes of the group; it is writable."""
     for path in (it.path for it in config.filesystems):
         if path not in mounts:
@@ -87,9 +85,7 @@ def mount(
         if own := found.having(of_kernel):
             measured = f"{','.join(own)} on all nodes with kernel {found.kernel}"
             yield Advisory(part, measured, "not on nodes with another kernel", code="options_of_kernel")
-        for name, value in (
-            option.split("=", 1) for option in found.options if option.startswith("nconnect=")
-        ):
+        for name, value in (option.split("=", 1) for option in found.options if option.startswith("nconnect=")):
             yield Metric(f"storage_{name}", float(value), "connections", path, better="neither")
         if found.stripes is not None:
             yield Metric("storage_stripes", found.stripes, "OSTs", path, better="neither")
@@ -147,9 +143,7 @@ def operations_end(node_name: str, result: PayloadResult) -> Judgement:
     hint="df; df -i; quota -s; lfs quota of the user",
     action=Action.CONFIGURE,
 )
-def space(
-    node_name: str, result: PayloadResult, config: StorageConfig, quotas: Mapping[str, Quota]
-) -> Judgement:
+def space(node_name: str, result: PayloadResult, config: StorageConfig, quotas: Mapping[str, Quota]) -> Judgement:
     """At most 90% of the file system is used, the user's quota has room for the measurement, and inodes are left."""
     for path in (it.path for it in config.filesystems):
         part, fact = named("mount", path), next(iter(of_path(result, "space", path, node_name)), None)
@@ -194,12 +188,7 @@ def _quota(path: str, found: Quota, size: int, files: int) -> Iterator[Finding |
     hint="compare mount options and nconnect; ethtool -S or perfquery of its adapter; the same fio alone on this node",
     action=Action.MONITOR,
 )
-def bandwidth(
-    node_name: str,
-    result: PayloadResult,
-    config: StorageConfig,
-    peers: Collection[str] = (),
-) -> Judgement:
+def bandwidth(node_name: str, result: PayloadResult, config: StorageConfig, peers: Collection[str] = ()) -> Judgement:
     """The sequential rates of the node are not below those of the other nodes of its group, while all nodes read or write.
 
     The fastest and the slowest nodes were measured alone too: a node that is slow there as well fails. So does one that
@@ -249,9 +238,7 @@ def _slower(fs: FileSystem, figure: Figure, node: str, more: str = "") -> Findin
     return Finding(named("mount", f"{fs.path} {word}"), measured, Quantity(median, unit, text), code="slow")
 
 
-def _recorded(
-    fs: FileSystem, figures: Sequence[Figure], node: str
-) -> Iterator[Finding | Metric | NotAvailable]:
+def _recorded(fs: FileSystem, figures: Sequence[Figure], node: str) -> Iterator[Finding | Metric | NotAvailable]:
     """Record the figures of a node, and judge what each node must reach on a local file system."""
     found = [it for it in figures if node in it.values]
     if not found:
@@ -349,12 +336,7 @@ def _slow_in(
     hint="ping the server from this node and from another one; iostat -x; nfsiostat",
     action=Action.MONITOR,
 )
-def latency(
-    node_name: str,
-    result: PayloadResult,
-    config: StorageConfig,
-    peers: Collection[str] = (),
-) -> Judgement:
+def latency(node_name: str, result: PayloadResult, config: StorageConfig, peers: Collection[str] = ()) -> Judgement:
     """Random accesses of 4 KiB and fsync take as long as on the other nodes of the group."""
     for fs in config.filesystems:
         figures = [it.among(peers) for it in latencies(result, fs.path)]
@@ -370,12 +352,7 @@ def latency(
     hint="mount options noac, acdirmax and lookupcache; lctl get_param mdc.*.stats",
     action=Action.MONITOR,
 )
-def metadata(
-    node_name: str,
-    result: PayloadResult,
-    config: StorageConfig,
-    peers: Collection[str] = (),
-) -> Judgement:
+def metadata(node_name: str, result: PayloadResult, config: StorageConfig, peers: Collection[str] = ()) -> Judgement:
     """Small files are created, examined and removed as fast as on the other nodes of the group; a folder lists all files of another node."""
     for fs in config.filesystems:
         figures = [it.among(peers) for it in operations(result, fs.path)]
@@ -458,9 +435,7 @@ def locks(node_name: str, result: PayloadResult, config: StorageConfig) -> Judge
 def _locks_of_itself(facts: Iterable[Fact]) -> set[tuple[str, int]]:
     """Return (kind of lock, rank) of nodes that took a held lock, and whose own one another node took."""
     taken = {
-        (it["lock"], int(it["rank"]), int(it["holder"]))
-        for it in facts
-        if it["state"] == "held" and not it["problem"]
+        (it["lock"], int(it["rank"]), int(it["holder"])) for it in facts if it["state"] == "held" and not it["problem"]
     }
     return {(kind, rank) for kind, rank, _ in taken} & {(kind, holder) for kind, _, holder in taken}
 
@@ -492,9 +467,7 @@ def _only_this_reader(verdict: Verdict, node_name: str, result: PayloadResult, *
     """Return the verdict without a drain unless the node read other bytes twice where another node read the right ones."""
     wrong = [it for it in result.of_node(node_name, "verified") if it["wrong"]]
     right = {
-        (it["path"], it["writer"])
-        for it in result.facts("verified")
-        if not it["wrong"] and it["node"] != node_name
+        (it["path"], it["writer"]) for it in result.facts("verified") if not it["wrong"] and it["node"] != node_name
     }
     if wrong and all(it["other"] and (it["path"], it["writer"]) in right for it in wrong):
         return verdict

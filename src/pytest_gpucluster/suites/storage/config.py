@@ -16,9 +16,7 @@ PerSecond = Annotated[float, Field(gt=0)]
 class Expected(Model):
     """What a file system must reach, shared or local; what is not stated is recorded and compared with earlier runs."""
 
-    read: Rate | None = Field(
-        None, description="sequential read; shared: all nodes together, local: each node"
-    )
+    read: Rate | None = Field(None, description="sequential read; shared: all nodes together, local: each node")
     write: Rate | None = Field(None, description="sequential write, as `read`")
     read_iops: PerSecond | None = Field(None, description="random reads of 4 KiB per second, as `read`")
     write_iops: PerSecond | None = Field(None, description="random writes of 4 KiB per second, as `read`")
@@ -28,9 +26,7 @@ class Expected(Model):
 class FileSystem(Model):
     """One file system, by a folder on it in which the user may write."""
 
-    path: FolderPath = Field(
-        description="folder on each node; a run creates its own folder in it, and removes that"
-    )
+    path: FolderPath = Field(description="folder on each node; a run creates its own folder in it, and removes that")
     kind: Literal["shared", "local"] = Field(
         "shared", description="shared: all nodes see the same files; local: a disk of each node"
     )
@@ -51,12 +47,8 @@ class StorageConfig(FrameworkConfig):
     # time limit of the step
     deadline: ClassVar[float] = 600
     filesystems: tuple[FileSystem, ...] = Field(min_length=1, description="the file systems to test")
-    imports: tuple[Text, ...] = Field(
-        (), description="modules of python3 to import on all nodes at once, like [torch]"
-    )
-    budget: Size = Field(
-        16 * 2**30, gt=0, description="most bytes that all nodes together write to one file system"
-    )
+    imports: tuple[Text, ...] = Field((), description="modules of python3 to import on all nodes at once, like [torch]")
+    budget: Size = Field(16 * 2**30, gt=0, description="most bytes that all nodes together write to one file system")
     # share of a file system above which nothing is written
     max_use: ClassVar[float] = 0.9
     # small files of all nodes together; N-013 of NVIDIA lists 1000000

@@ -32,7 +32,6 @@ def lines(survey: Survey) -> list[str]:
     if not found:
         return ["", EXAMPLE]
     drafted = [
-        f"#     - {{path: {quoted(path, in_flow=True)}}}  # {one.value}, {one.count}"
-        for path, one in found.items()
+        f"#     - {{path: {quoted(path, in_flow=True)}}}  # {one.value}, {one.count}" for path, one in found.items()
     ]
     return ["", "# storage:  # name a folder in which your user may write", "#   filesystems:", *drafted]

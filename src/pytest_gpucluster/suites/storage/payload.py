@@ -129,9 +129,7 @@ class FileSystemSteps:
     system every task is alone, and reads its own.
     """
 
-    def __init__(
-        self, about: Mapping[str, Any], options: Mapping[str, Any], group: Communicator, watch: Watch
-    ) -> None:
+    def __init__(self, about: Mapping[str, Any], options: Mapping[str, Any], group: Communicator, watch: Watch) -> None:
         self.path, self.shared = about["path"], about["kind"] == "shared"
         self.options, self.group, self.watch, self.rank = options, group, watch, group.rank
         self.seconds, self.engine = options["seconds"], options["engine"]  # type: float, str

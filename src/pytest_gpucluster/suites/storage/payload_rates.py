@@ -74,9 +74,7 @@ def shares_of(times: List[float]) -> Dict[str, float]:
 def fio_runs() -> bool:
     """Return whether fio 3 or later runs here: one that lacks a library says nothing about a file system, and fio 2 counts in KiB."""
     try:
-        found = re.match(
-            rb"fio-(\d+)", subprocess.check_output(["fio", "--version"], stderr=subprocess.DEVNULL)
-        )
+        found = re.match(rb"fio-(\d+)", subprocess.check_output(["fio", "--version"], stderr=subprocess.DEVNULL))
     except (OSError, subprocess.SubprocessError):
         return False
     return found is not None and int(found.group(1)) >= 3

@@ -19,8 +19,7 @@ class SubmititConfig(OptionalSection):
         None, description="name under `environments`, used for the jobs; default: `default`"
     )
     folder: FolderPath | None = Field(
-        None,
-        description="folder shared by this machine and all nodes; default: the first of os.shared_storage",
+        None, description="folder shared by this machine and all nodes; default: the first of os.shared_storage"
     )
     # the jobs must end within this time once the nodes are free
     wait: ClassVar[float] = 120

@@ -67,13 +67,7 @@ def linger(mark: str) -> str:
 class Driver:
     """The jobs of one run. `wait`: seconds that all of them may take."""
 
-    def __init__(
-        self,
-        parameters: Dict[str, Any],
-        wait: float,
-        *,
-        accounting: bool,
-    ) -> None:
+    def __init__(self, parameters: Dict[str, Any], wait: float, *, accounting: bool) -> None:
         self.folder = self.mark = None  # type: Any
         self.parameters, self.until = parameters, time.monotonic() + wait
         self.accounting = accounting
@@ -140,12 +134,7 @@ class Driver:
             and self.wait_for(lambda: job.watcher.is_done(job.job_id, mode="force"), begin + SETTLE / 3)
         )
         print_json(
-            submitit="cancel",
-            over=over,
-            slurm=self.squeue(job),
-            known=known,
-            state=str(job.state),
-            seconds=seconds,
+            submitit="cancel", over=over, slurm=self.squeue(job), known=known, state=str(job.state), seconds=seconds
         )
 
     def squeue(self, job: Any) -> str:
@@ -191,12 +180,7 @@ def main(text: str) -> int:
         driver.collect()
         print_json(submitit="done")
     except BaseException as error:
-        print_json(
-            submitit="failed",
-            phase=phase,
-            error=type(error).__name__,
-            text=" ".join(str(error).split())[:400],
-        )
+        print_json(submitit="failed", phase=phase, error=type(error).__name__, text=" ".join(str(error).split())[:400])
         return 1
     finally:
         driver.clear()

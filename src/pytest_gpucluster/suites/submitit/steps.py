@@ -78,9 +78,7 @@ class SubmititDriver(Submission):
         words = command(python, Path(__file__).with_name("payload.py"), json.dumps(options))
         self._process: subprocess.Popen[bytes] | RemoteProcess | None = None
         try:
-            self._process = slurm.transport.spawn(
-                ("sh", "-c", f'{login_lines()}\nexec "$@"', "sh", *words), env=env
-            )
+            self._process = slurm.transport.spawn(("sh", "-c", f'{login_lines()}\nexec "$@"', "sh", *words), env=env)
         except TransportError as error:
             self._result = self._result_of(str(error))
             return

@@ -116,9 +116,7 @@ def devices(node_name: str, mirrored: PayloadResult, own_workers: PayloadResult,
             )
         for fact in loaded:
             if int(fact["gpus"]) < wanted:
-                where = (
-                    f"rank {fact['rank']} computed on the CPU" if not fact["gpus"] else f"rank {fact['rank']}"
-                )
+                where = f"rank {fact['rank']} computed on the CPU" if not fact["gpus"] else f"rank {fact['rank']}"
                 raise NotAvailable(
                     f"{where}: tensorflow {fact['version']} of {fact['python']} finds {fact['gpus']} of {wanted} GPUs; "
                     "name an environment with a GPU build: tensorflow.environment"

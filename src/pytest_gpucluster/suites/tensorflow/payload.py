@@ -22,14 +22,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from pytest_gpucluster.kit.payloads.prelude import (
-    exit_now,
-    installed,
-    number_of,
-    own_port,
-    reporter,
-    run_phases,
-)
+from pytest_gpucluster.kit.payloads.prelude import exit_now, installed, number_of, own_port, reporter, run_phases
 
 ELEMENTS = 1 << 16
 STEPS = 3  # of training
@@ -199,9 +192,7 @@ def devices(tf: Any) -> List[str]:
     if gpus:
         return [device.name for device in gpus]
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
-    )
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(2)])
     return [device.name for device in tf.config.list_logical_devices("CPU")]
 
 

@@ -29,9 +29,7 @@ class Tensorflow(FrameworkStepRunner[TensorflowConfig]):
     @cached_property
     def fit_nodes(self) -> tuple[str, ...]:
         """The nodes that have tensorflow."""
-        return tuple(
-            node for node in self.nodes if checks.framework(node, self.packages).outcome is not Outcome.FAILED
-        )
+        return tuple(node for node in self.nodes if checks.framework(node, self.packages).outcome is not Outcome.FAILED)
 
     @cached_property
     def mirrored(self) -> PayloadResult:

@@ -58,10 +58,7 @@ _ONE_NODE = "fewer than two nodes can train together: see training.alone and tra
 # On CPUs ranks are compared by the CPU time of their thread: other programs change it through caches and hyper-threads
 CPU_RELATIVE = 3.0
 register("mode", "mode", named=True)  # of training, like ddp
-_STEPS = {
-    "alone": "trains on its node alone and ends with 0",
-    "together": "trains with all ranks and ends with 0",
-}
+_STEPS = {"alone": "trains on its node alone and ends with 0", "together": "trains with all ranks and ends with 0"}
 
 
 @framework_check("training.framework", "torch")
@@ -230,9 +227,7 @@ def _rank_distances(alone: PayloadResult, setup: tuple[str, str]) -> Mapping[str
     return distances({run.rank.full_label: run.losses for run in runs})
 
 
-def _group_distances(
-    alone: PayloadResult, mode: str, setup: tuple[str, str], size: int
-) -> Mapping[str, float]:
+def _group_distances(alone: PayloadResult, mode: str, setup: tuple[str, str], size: int) -> Mapping[str, float]:
     """Return {node: distance of the mean losses} of the groups of a setup and size, the farthest first."""
     curves = {}
     for node, runs in trained_by_node(alone, mode).items():
@@ -292,12 +287,7 @@ def _foreign(node_name: str, *results: PayloadResult) -> dict[RankInfo, str]:
     hint="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE under load; pytest -m 'burnin or nccl' on the node",
     action=Action.MONITOR,
 )
-def speed(
-    node_name: str,
-    alone: PayloadResult,
-    limits: Sequence[TrainingLimit],
-    gpu_name: str,
-) -> Judgement:
+def speed(node_name: str, alone: PayloadResult, limits: Sequence[TrainingLimit], gpu_name: str) -> Judgement:
     """Judge tokens/s, TFLOP/s and MFU of each rank on the node alone against profile and cluster file."""
     measured = False
     for mode in MODES:
@@ -344,9 +334,7 @@ def _limit(mode: str, rank: RankInfo, limits: Sequence[TrainingLimit], gpu_name:
     size = 1 if mode == "plain" else rank.size
     for row in limits if rank.on_gpu and bare(rank.name) == bare(gpu_name) else ():
         if (row.mode, row.model) == (mode, rank.model) and (row.max_gpus is None or size <= row.max_gpus):
-            return Quantity(
-                100 * row.mfu, "%", f">= {row.mfu:.1%}: the profile's row of training: {row.source}"
-            )
+            return Quantity(100 * row.mfu, "%", f">= {row.mfu:.1%}: the profile's row of training: {row.source}")
     return None
 
 
@@ -383,11 +371,7 @@ def stragglers(
 
 
 def _work_outliers(
-    result: PayloadResult,
-    mode: str,
-    setup: tuple[str, str],
-    min_relative: float,
-    peers: frozenset[str] | None,
+    result: PayloadResult, mode: str, setup: tuple[str, str], min_relative: float, peers: frozenset[str] | None
 ) -> tuple[Mapping[str, float], Outliers]:
     """Return {place: steps/s of its own work} of the ranks of a setup on the peers, and the outliers among them."""
     runs = {run.rank: 1 / run.busy for run in trained_in(result, mode).values() if run.busy}
@@ -468,9 +452,7 @@ def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig)
 
 
 @transport_check("training.transport")
-def transport(
-    node_name: str, reach: Reach, together: PayloadResult, profile: Profile, gpus: int
-) -> Judgement:
+def transport(node_name: str, reach: Reach, together: PayloadResult, profile: Profile, gpus: int) -> Judgement:
     """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones."""
     if not gpus:
         raise NotApplicable("these nodes have no real GPUs")

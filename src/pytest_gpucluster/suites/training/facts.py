@@ -182,8 +182,5 @@ def distances(curves: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def distance(curve: Sequence[float], reference: Sequence[float]) -> float:
     """Return the largest relative distance between two curves; infinite if a value is not a number."""
-    apart = [
-        abs(one - other) / abs(other) if other else abs(one)
-        for one, other in zip(curve, reference, strict=True)
-    ]
+    apart = [abs(one - other) / abs(other) if other else abs(one) for one, other in zip(curve, reference, strict=True)]
     return max((it if it == it else float("inf") for it in apart), default=0.0)  # noqa: PLR0124 (NaN)

@@ -43,14 +43,7 @@ from pytest_gpucluster.kit.payloads.prelude import (
     run_phases,
 )
 from pytest_gpucluster.kit.payloads.tensor_bits import digest_of
-from pytest_gpucluster.suites.training.payload_model import (
-    NAMES,
-    SHAPES,
-    chosen,
-    decoder,
-    flops_of,
-    tokens_of,
-)
+from pytest_gpucluster.suites.training.payload_model import NAMES, SHAPES, chosen, decoder, flops_of, tokens_of
 
 RATE = 3e-4  # of AdamW
 REPLAYS = 2

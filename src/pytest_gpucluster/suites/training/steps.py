@@ -100,11 +100,7 @@ class Training(FrameworkStepRunner[TrainingConfig]):
         finally:
             if not removed:  # a rank died, or the run is stopped
                 with contextlib.suppress(StepError, SlurmError):
-                    one: dict[str, Any] = {
-                        "nodes": nodes[:1],
-                        "timeout": REMOVAL,
-                        "env": _environment(folder),
-                    }
+                    one: dict[str, Any] = {"nodes": nodes[:1], "timeout": REMOVAL, "env": _environment(folder)}
                     self.run(self.request(self.payload("remove"), ntasks_per_node=1, **one))
         return result
 

@@ -60,9 +60,7 @@ def _expected(row: MinimumVersion) -> str:
     return f"at least {row.min}: {row.reason}"
 
 
-def _uncompared(
-    name: str, mine: InstalledVersion, stated: Collection[MinimumVersion]
-) -> Iterator[NotAvailable]:
+def _uncompared(name: str, mine: InstalledVersion, stated: Collection[MinimumVersion]) -> Iterator[NotAvailable]:
     """Yield why no stated row says anything about a version: they are all for other branches."""
     branches = {row.branch or "" for row in stated}
     if branches and not any(applies(row, mine.text) for row in stated):

@@ -29,9 +29,7 @@ class MinimumVersion(Model):
     branch: Minimum | None = Field(
         None, description="the row is for versions that begin with these numbers only, like 550 or 23.11"
     )
-    reason: Text = Field(
-        description="why, and where this is stated: a CVE or a known bug, the URL of a bulletin"
-    )
+    reason: Text = Field(description="why, and where this is stated: a CVE or a known bug, the URL of a bulletin")
 
 
 def _rows(value: Any) -> Any:
@@ -49,9 +47,7 @@ class VersionsConfig(Section):
     order = 5
 
     driver: Minima = Field((), description="NVIDIA driver, as nvidia-smi shows it")
-    nccl: Minima = Field(
-        (), description="libnccl.so.2 that the loader finds on the node, not the one in an image"
-    )
+    nccl: Minima = Field((), description="libnccl.so.2 that the loader finds on the node, not the one in an image")
     ofed: Minima = Field((), description="ofed_info -s: MLNX_OFED or DOCA-OFED")
     enroot: Minima = Field((), description="enroot version")
     pyxis: Minima = Field((), description="the version text in the plugin that plugstack.conf names")

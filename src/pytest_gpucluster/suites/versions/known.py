@@ -10,12 +10,8 @@ from pytest_gpucluster.suites.versions.config import MinimumVersion
 _DRIVER = "https://nvidia.custhelp.com/app/answers/detail/a_id/5551"
 _TOOLKIT = "https://nvidia.custhelp.com/app/answers/detail/a_id/5659"
 _SLURM = "https://github.com/SchedMD/slurm/tree/master/CHANGELOG"
-_OUT_OF_BOUNDS = (
-    "CVE-2024-0090: a user can cause a write out of bounds in the driver, up to escalation of privileges"
-)
-_MESSAGES = (
-    "CVE-2023-49933 to 49938: messages can be extended or forged, so that users may gain root's rights"
-)
+_OUT_OF_BOUNDS = "CVE-2024-0090: a user can cause a write out of bounds in the driver, up to escalation of privileges"
+_MESSAGES = "CVE-2023-49933 to 49938: messages can be extended or forged, so that users may gain root's rights"
 _COORDINATOR = "CVE-2025-43904: a coordinator of an account can add a user with elevated privileges"
 
 

@@ -130,11 +130,7 @@ ALL_FILES = "/dev/nvidia[0-9]*; /dev/nvidiactl; /dev/nvidia-uvm"
     ("files", "facts", "end"),
     [
         ({"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia", *NUMBERED}, {}, "passed"),
-        (
-            {"nvidiactl", "nvidia-uvm", *NUMBERED, "nvidia-modeset"} - {"nvidia7"},
-            {},
-            "configure: /dev/nvidia[0-9]*",
-        ),
+        ({"nvidiactl", "nvidia-uvm", *NUMBERED, "nvidia-modeset"} - {"nvidia7"}, {}, "configure: /dev/nvidia[0-9]*"),
         (set(), {}, "not checked"),  # nvidia-smi works, with another /dev
         (set(), {"gpus": NO_GPU}, f"configure: {ALL_FILES}"),
         ({"nvidiactl"}, {"gpus": NO_GPU}, "configure: /dev/nvidia[0-9]*; /dev/nvidia-uvm"),

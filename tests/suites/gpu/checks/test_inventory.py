@@ -73,10 +73,7 @@ def test_a_cut_off_answer_is_no_pass_of_the_driver() -> None:
 
 
 def test_a_vbios_is_counted_on_the_gpus_of_one_node_as_well() -> None:
-    for odd, expected in (
-        ((3,), "as on 7 of 8 GPUs"),
-        ((3, 4, 5, 6), "(4) on gpu01, 96.00.74.00.0B (4) on gpu01"),
-    ):
+    for odd, expected in (((3,), "as on 7 of 8 GPUs"), ((3, 4, 5, 6), "(4) on gpu01, 96.00.74.00.0B (4) on gpu01")):
         found = changed(gpus(*odd, vbios="96.00.74.00.0B")).gpus
         findings = checks.vbios(found, PROFILE, checks.vbios_majority({"gpu01": found})).findings
         assert len(findings) == (1 if len(odd) == 1 else 8)

@@ -208,9 +208,7 @@ def test_most_pairs_are_counted_once_each() -> None:
 
 
 def test_peer_access_is_for_pairs_that_nvlink_connects() -> None:
-    apart = [
-        change for at in range(2, 8) for change in (cell(0, at, "SYS"), cell(at, 0, "SYS"), peer(0, at, "NS"))
-    ]
+    apart = [change for at in range(2, 8) for change in (cell(0, at, "SYS"), cell(at, 0, "SYS"), peer(0, at, "NS"))]
     assert said("gpu.p2p", *apart) == "passed"
     assert said("gpu.p2p", *apart, peer(0, 1, "NS")) == "drain: GPU 0 to GPU 1"
     assert said("gpu.p2p", *apart, bridged()) == "not applicable"
@@ -306,9 +304,7 @@ def test_a_fabric_of_no_profile_is_no_repair(reported: dict[str, str | None], me
 
 @pytest.mark.parametrize("profile", [states(fabric_state=False), states(fabric_state=True)])
 @pytest.mark.parametrize("attribute", ["fabric_state", "fabric_status", "fabric_health"])
-def test_an_error_in_place_of_a_word_of_the_fabric_is_shown(
-    attribute: str, profile: Callable[[Host], None]
-) -> None:
+def test_an_error_in_place_of_a_word_of_the_fabric_is_shown(attribute: str, profile: Callable[[Host], None]) -> None:
     for shown in ("[Unknown Error]", "ERR!", "[Timeout]"):
         found = verdict("gpu.fabric_state", unread(attribute, shown, 4), profile)
         assert told(found) == "monitor: GPU 4"

@@ -113,8 +113,7 @@ OPENBMC = "https://github.com/ibm-openbmc/dev/issues/3625"
 
 
 @pytest.mark.parametrize(
-    ("sick", "healthy"),
-    [(DELL_NO_INPUT, DELL_INPUT), (HPE_NO_INPUT, HPE), (DGX1_NO_INPUT, DGX1), (DEAD_FAN, FANS)],
+    ("sick", "healthy"), [(DELL_NO_INPUT, DELL_INPUT), (HPE_NO_INPUT, HPE), (DGX1_NO_INPUT, DGX1), (DEAD_FAN, FANS)]
 )
 def test_what_an_unplugged_part_shows_too_fails_beside_others_alone(sick: str, healthy: str) -> None:
     assert result(of_sensors(sick, healthy)) == MONITOR

@@ -35,9 +35,7 @@ def hangs(mount: Mount, later: Disk | None, responses: Responses = ELSEWHERE, up
     return checks.mount_response({"/home": HUNG}, {"/home": mount}, None, responses, uptime, again)
 
 
-def answers(
-    disk: Disk, responses: Responses = NOBODY, *, stated: bool = True, mount: Mount | None = HOME
-) -> Verdict:
+def answers(disk: Disk, responses: Responses = NOBODY, *, stated: bool = True, mount: Mount | None = HOME) -> Verdict:
     """Judge what df says of a mount."""
     disks, mounts = {**DISKS, "/home": disk}, {"/": ROOT, **({"/home": mount} if mount else {})}
     return checks.mount_response(disks, mounts, ("/home",) if stated else (), responses)
@@ -59,9 +57,7 @@ def space(path: str, size: float, free: float, *options: str, **stated: Any) -> 
 def told(disk: Disk, *, there: bool = True) -> Verdict:
     """Judge the room of a stated mount that df does not tell."""
     config = OsConfig(mounts=(MountConfig(path="/home", min_free=GIB),))
-    return checks.free_space(
-        {**DISKS, "/home": disk}, {"/": ROOT, **({"/home": HOME} if there else {})}, config
-    )
+    return checks.free_space({**DISKS, "/home": disk}, {"/": ROOT, **({"/home": HOME} if there else {})}, config)
 
 
 def written(free: int, problem: str) -> Verdict:

@@ -54,9 +54,7 @@ def group(
     cluster = Cluster(name="c", groups=groups, **keys)
     profile = SimpleNamespace(node=NodeProfile(numa_nodes=numa), absent={})
     alone = Group(nodes="n1", profile=PLAIN)  # the twins: no other node has its operating system
-    node: Any = SimpleNamespace(
-        name="n1", profile=profile, peers=GROUP, twins=alone if without_twins else GROUP
-    )
+    node: Any = SimpleNamespace(name="n1", profile=profile, peers=GROUP, twins=alone if without_twins else GROUP)
     nodes = {f"n{number}": it for number, it in enumerate(found, 1) if it is not ABSENT}
 
     def of_node(_source: object) -> Any:
@@ -253,10 +251,7 @@ def test_limits_that_are_stated_or_those_of_most_nodes() -> None:
     verdict = drift("limits", soft, ABSENT, {"limits": stated})
     assert judged(verdict) == (CONFIGURE, ["limits memlock", "limits as"])
     least = Quantity(64 << 20, "B", "at least 64 MiB, as os.limits states")
-    assert (verdict.findings[0].measured, verdict.findings[0].expected) == (
-        Quantity(65536, "B", "64 KiB"),
-        least,
-    )
+    assert (verdict.findings[0].measured, verdict.findings[0].expected) == (Quantity(65536, "B", "64 KiB"), least)
     good = {LOCKED: math.inf, OPEN: 65536.0, "Max processes": 96365.0}
     hand = {LOCKED: 65536.0, OPEN: 131072.0, "Max processes": 96364.0}  # processes depend on the memory
     assert judged(drift("limits", hand, good)) == (CONFIGURE, ["limits memlock"])

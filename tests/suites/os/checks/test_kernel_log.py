@@ -8,17 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from counter_examples import (
-    DRAIN,
-    MONITOR,
-    NOT_CHECKED,
-    PASSED,
-    REBOOT,
-    STAYS,
-    WARNING,
-    CounterExample,
-    result,
-)
+from counter_examples import DRAIN, MONITOR, NOT_CHECKED, PASSED, REBOOT, STAYS, WARNING, CounterExample, result
 from judged import parts
 from kernel_logs import fold, fold_raw
 from suite_helpers import considered

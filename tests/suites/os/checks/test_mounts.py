@@ -109,10 +109,7 @@ MACHINES: Machines = {
         ("root so on all nodes | errors=", CONFIGURE, REMOUNTED.replace("/srv", "/"), False),
         ("btrfs so on all nodes | image", WARNING, root("btrfs"), False),
         ("root of an image, others rw | overlay", CONFIGURE, root("nfs"), True),
-        *(
-            (f"{it}, the only node | mount(8)", CONFIGURE, root(it))
-            for it in ["ext2", "ext3", "ext4", "xfs", "f2fs"]
-        ),
+        *((f"{it}, the only node | mount(8)", CONFIGURE, root(it)) for it in ["ext2", "ext3", "ext4", "xfs", "f2fs"]),
         ("/dev/shm is read-only | mount(8)", CONFIGURE, "tmpfs /dev/shm tmpfs ro,nosuid 0 0\n"),
         ("a disk, in halves | fstab", CONFIGURE, lambda: read_only("ro", "rw")),
         ("a disk, in halves, and it lacks nothing | fstab", PASSED, lambda: read_only("rw", "ro")),

@@ -133,9 +133,7 @@ def ring(nodes: int, closed: Ways, *, told: int = 0, means: Ways | None = None) 
     for number in range(1, (told or nodes) + 1):
         found[f"n{number}"] = [
             facts.ReachabilityResult(
-                f"n{to}",
-                (means or {}).get((number, to), f"10.1.0.{to}"),
-                closed.get((number, to), facts.REACHED),
+                f"n{to}", (means or {}).get((number, to), f"10.1.0.{to}"), closed.get((number, to), facts.REACHED)
             )
             for to in sorted({number % nodes + 1, (number - 2) % nodes + 1})
         ]

@@ -110,10 +110,7 @@ def test_the_remedy_for_a_node_that_does_not_respond() -> None:
         ("", "hangs", REBOOT),
     ):
         # what the channel says of the node counts more than its last answer
-        for verdict in (
-            checks.responds(answer(rc=None), None, loss),
-            checks.responds(answer(""), HUNG, loss),
-        ):
+        for verdict in (checks.responds(answer(rc=None), None, loss), checks.responds(answer(""), HUNG, loss)):
             assert judged(verdict) == (action, ["node"])
             assert verdict.findings[0].code == (loss or "no_answer")
             assert words in verdict.cause

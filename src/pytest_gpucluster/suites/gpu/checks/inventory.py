@@ -121,11 +121,7 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile, *_facts:
             hint="nvidia-smi -L; lspci -d 10de:; correct the profile of the node, or its gpu.count",
         )
     return with_cause(
-        verdict,
-        "requires_reset",
-        "a GPU has an error that only a reset clears",
-        RESET_HINT,
-        action=Action.RESET_GPU,
+        verdict, "requires_reset", "a GPU has an error that only a reset clears", RESET_HINT, action=Action.RESET_GPU
     )
 
 

@@ -133,9 +133,7 @@ def nvlink_state(
                 yield Finding(nvlink(link, gpu.part), found, stated, slow, code="wrong_speed")
 
 
-def _unlike(
-    gpu: Gpu, links: Mapping[int, float | None], wanted: Quantity, action: Action | None
-) -> Iterator[Finding]:
+def _unlike(gpu: Gpu, links: Mapping[int, float | None], wanted: Quantity, action: Action | None) -> Iterator[Finding]:
     """Yield each inactive link of a GPU that has others; the number of links where it shows no more."""
     down = [link for link, speed in links.items() if speed is None]
     active = len(links) - len(down)
@@ -291,8 +289,7 @@ def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     narrow = {
         gpu.part
         for gpu in gpus
-        if gpu.pcie_width is not None
-        and gpu.pcie_width < min(gpu.pcie_width_max or 0, _usual(gpus, gpu, "pcie_width"))
+        if gpu.pcie_width is not None and gpu.pcie_width < min(gpu.pcie_width_max or 0, _usual(gpus, gpu, "pcie_width"))
     }
 
     def shown(lanes: int) -> Quantity:
@@ -450,9 +447,7 @@ def _pairs(
                 yield Finding(part, Quote(cell), expected, code=code)
 
 
-def numa_majority(
-    gpus: Mapping[str, Gpus], found: Mapping[str, Topology]
-) -> dict[tuple[str, int, int], Norm[str]]:
+def numa_majority(gpus: Mapping[str, Gpus], found: Mapping[str, Topology]) -> dict[tuple[str, int, int], Norm[str]]:
     """Return {(GPU model, GPUs of the node, index): norm of NUMA nodes}."""
     return norms(
         (

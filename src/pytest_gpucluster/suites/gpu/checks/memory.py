@@ -125,9 +125,7 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
     yield Metric("remapped_rows_uncorrectable", row.uncorrectable, "rows", gpu.part)
     if row.uncorrectable > MANY_ROWS:
         # a remapped row is repaired; only a failed remapping is a reason to return a GPU (NVIDIA's RMA policy)
-        found = Quantity(
-            row.uncorrectable, "rows", f"{row.uncorrectable} rows remapped for uncorrectable errors"
-        )
+        found = Quantity(row.uncorrectable, "rows", f"{row.uncorrectable} rows remapped for uncorrectable errors")
         yield Advisory(gpu.part, found, Quantity(MANY_ROWS, "rows", f"at most {MANY_ROWS}"), code="many_rows")
 
 

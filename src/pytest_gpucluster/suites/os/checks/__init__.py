@@ -16,17 +16,4 @@ from pytest_gpucluster.suites.os.checks import (
 )
 
 # the order of items
-MODULES = (
-    system,
-    hardware,
-    devices,
-    drives,
-    drift,
-    mounts,
-    state,
-    bmc,
-    crashes,
-    disks,
-    software,
-    network,
-)
+MODULES = (system, hardware, devices, drives, drift, mounts, state, bmc, crashes, disks, software, network)

@@ -39,10 +39,7 @@ def crashes(crashes: Crashes, clock: Clock, last_good: float) -> Judgement:
     if len(often) >= REPEATED:
         times = ", ".join(_date(one.time) for one in often[-REPEATED:])
         text = f"{len(often)} records of crashes in {WITHIN_DAYS} days, at {times}: {often[-1].path}"
-        found, most = (
-            Quantity(len(often), "records", text),
-            Quantity(REPEATED, "records", f"fewer than {REPEATED}"),
-        )
+        found, most = (Quantity(len(often), "records", text), Quantity(REPEATED, "records", f"fewer than {REPEATED}"))
         yield Finding(KERNEL, found, most, code="crashed_often")
     elif recent:
         measured = f"a record of a crash at {_date(recent[-1].time)}: {recent[-1].path}"

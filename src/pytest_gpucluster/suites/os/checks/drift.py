@@ -183,9 +183,7 @@ def _governor(one: SettingReading) -> Judgement:
 
 
 def _governors(found: Mapping[str, int]) -> str:
-    return (
-        ", ".join(f"{name} on {count(cpus, 'CPU')}" for name, cpus in sorted(found.items())) or "no scaling"
-    )
+    return ", ".join(f"{name} on {count(cpus, 'CPU')}" for name, cpus in sorted(found.items())) or "no scaling"
 
 
 def _fast_share(governors: Mapping[str, int]) -> float:
@@ -253,9 +251,7 @@ def _lower(mine: float | None, theirs: float | None) -> bool:
 def _mtu(one: SettingReading) -> Judgement:
     """A stated interface is up with its MTU; that of another is as on most peers, where it is of the same kind on most."""
     mine = one.value
-    alike = sum(
-        len(nodes) for link, nodes in one.usual.votes if link and mine and link.link_type == mine.link_type
-    )
+    alike = sum(len(nodes) for link, nodes in one.usual.votes if link and mine and link.link_type == mine.link_type)
     if one.stated is None and 2 * alike <= one.usual.total:
         yield NotApplicable("no interface of this name and kind is up on most nodes of the group")
         return

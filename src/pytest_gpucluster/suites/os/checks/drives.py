@@ -110,9 +110,7 @@ def _spare(drive: DriveHealth, *, below: bool) -> Judgement:
             measured = "the spare blocks are below the threshold"
             yield Finding(part, measured, "above it", code="few_spare_blocks")
         elif _is_reserved(drive):
-            values = (
-                f"{drive.spare or 0:g}% of the spare blocks left, threshold {drive.spare_threshold or 0:g}%"
-            )
+            values = f"{drive.spare or 0:g}% of the spare blocks left, threshold {drive.spare_threshold or 0:g}%"
             expected = f"at most {_MOST_SPARE}%"
             yield Advisory(part, f"{values} (reserved values)", expected, code="reserved_values")
     elif below or drive.spare < drive.spare_threshold:

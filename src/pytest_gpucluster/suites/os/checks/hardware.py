@@ -76,9 +76,7 @@ def memory(
     yield Metric("swap_used", (memory.swap_total - memory.swap_free) / 2**20, "MiB")
     usual = usual_memory.value if usual_memory.total > PAIR else None
     expected = (usual_dimms.value if usual_dimms.total > PAIR else None) or {}
-    gone = {
-        name: size for name, size in expected.items() if memory_parts.dimms and name not in memory_parts.dimms
-    }
+    gone = {name: size for name, size in expected.items() if memory_parts.dimms and name not in memory_parts.dimms}
     slack = max(PEER_MEMORY_TOLERANCE * (usual or 0), PEER_MEMORY_BYTES)
     slack = min(slack, sum(gone.values()) / 2) if gone else slack
     complete = bool(expected and memory_parts.dimms and not gone)

@@ -17,14 +17,7 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.kit.node import log_classes as classes
 from pytest_gpucluster.kit.node.file_systems import READ_ONLY
 from pytest_gpucluster.kit.node.kernel_log import MINUTE
-from pytest_gpucluster.kit.node.log_classes import (
-    CORRECTED,
-    CRASH,
-    GIVEN_UP,
-    MEMORY,
-    RECOVERABLE,
-    UNCORRECTED,
-)
+from pytest_gpucluster.kit.node.log_classes import CORRECTED, CRASH, GIVEN_UP, MEMORY, RECOVERABLE, UNCORRECTED
 from pytest_gpucluster.suites.os.checks.crashes import KERNEL
 from pytest_gpucluster.suites.os.checks.devices import GONE
 
@@ -74,11 +67,7 @@ class PartsNow:
         found: dict[str, tuple[bool | None, str]] = {}
         if event.kind == classes.DRIVE:
             states = {name: "absent"} | {it.name: it.state for it in devices.drives}
-            found = {
-                it: (state in (*GONE, "absent"), f"{it} is {state} now")
-                for it, state in states.items()
-                if state
-            }
+            found = {it: (state in (*GONE, "absent"), f"{it} is {state} now") for it, state in states.items() if state}
         elif event.kind == classes.ARRAY:
             found = dict.fromkeys(devices.arrays, (False, "no array lacks a member now"))
             found |= {it: (True, f"/proc/mdstat: {state}") for it, state in devices.degraded.items()}
@@ -180,14 +169,10 @@ def _shown(others: list[Event], log: KernelLog) -> Iterator[Advisory | Remark]:
     yield from (Remark(line, event.count) for line, event in zip(lines[fit:], others[fit:], strict=True))
 
 
-def _judged(
-    fault: Sequence[Event], deciding: Sequence[Event], log: KernelLog, now: PartsNow
-) -> Finding | Advisory:
+def _judged(fault: Sequence[Event], deciding: Sequence[Event], log: KernelLog, now: PartsNow) -> Finding | Advisory:
     """Judge the events of one fault by the gravest of those that may decide and that nothing excuses."""
     states = {it: now.state(it) for it in deciding}
-    excuses = {
-        it: "" if down else _excuse(it, log) if down is None else why for it, (down, why) in states.items()
-    }
+    excuses = {it: "" if down else _excuse(it, log) if down is None else why for it, (down, why) in states.items()}
     bad = [it for it in deciding if not excuses[it]]
     lead = (bad or fault)[0]
     others = [it for it in fault if it is not lead]
@@ -202,9 +187,7 @@ def _judged(
     if not bad:
         return Advisory(*shown, code=code)
     down = [it for it in bad if states[it][0]]
-    used = (
-        it.kind == classes.FILE_SYSTEM or (it.kind == classes.DRIVE and now.mounted(it.device)) for it in down
-    )
+    used = (it.kind == classes.FILE_SYSTEM or (it.kind == classes.DRIVE and now.mounted(it.device)) for it in down)
     return Finding(*shown, Action.DRAIN if any(used) else action, code=code)
 
 
@@ -245,9 +228,7 @@ def kernel_log_start(kernel_log: KernelLog) -> Judgement:
     """The kernel log begins with the boot; otherwise the lines that it has lost are not checked, which fails no node."""
     since = kernel_log.since
     if since is None:
-        raise NotAvailable(
-            "the lines of the kernel log have no times: whether it begins with the boot is not known"
-        )
+        raise NotAvailable("the lines of the kernel log have no times: whether it begins with the boot is not known")
     if since > MINUTE:
         begin = f"begins {format_duration(since)} after boot ({kernel_log.when(since)})"
         lost = "earlier lines are lost to os.kernel_log and gpu.xid"

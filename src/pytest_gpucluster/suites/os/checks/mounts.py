@@ -40,9 +40,7 @@ SMALLER = 0.9  # times the usual size: a share of the memory differs by some pag
     setting="os.mounts",
 )
 def mounts(
-    mounts: Mapping[str, Mount],
-    stated_mounts: Sequence[MountConfig],
-    disks: Mapping[str, Disk] = MappingProxyType({}),
+    mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig], disks: Mapping[str, Disk] = MappingProxyType({})
 ) -> Judgement:
     """Every file system of the cluster file is mounted, with type, source and options as stated.
 
@@ -143,11 +141,7 @@ def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | 
         yield Finding(part, mounted, "rw", action, code=code)
     elif not peers.absent and peers.value is not False:
         yield from peers.judge(
-            part,
-            False,
-            worse=differs,
-            measured=mounted,
-            shown=lambda writable: "rw" if writable else "ro",
+            part, False, worse=differs, measured=mounted, shown=lambda writable: "rw" if writable else "ro"
         )
     elif mount.path != "/":
         return
@@ -223,9 +217,7 @@ def _bytes(size: str, memory: int) -> float:
     hint="findmnt /tmp /dev/shm; compare /etc/fstab and tmp.mount with a good node (NCCL needs /dev/shm)",
     action=Action.CONFIGURE,
 )
-def scratch(
-    scratch: ScratchMounts, usual_tmp: Norm[Any], usual_shm: Norm[Any], total_memory: int
-) -> Judgement:
+def scratch(scratch: ScratchMounts, usual_tmp: Norm[Any], usual_shm: Norm[Any], total_memory: int) -> Judgement:
     """Scratch space (/tmp, /dev/shm) is not much smaller than on most nodes; noexec is a warning."""
     limit = functools.partial(_bytes, memory=total_memory)
     for path, mount, peers in ((SCRATCH[0], scratch.tmp, usual_tmp), (SCRATCH[1], scratch.shm, usual_shm)):
@@ -239,7 +231,5 @@ def scratch(
             named("mount", path),
             mount,
             shown=lambda one: f"limit of {format_size(limit(one.size))}" if one.size else "no limit",
-            worse=lambda own, usual: (
-                bool(own.size and usual.size) and limit(own.size) < SMALLER * limit(usual.size)
-            ),
+            worse=lambda own, usual: bool(own.size and usual.size) and limit(own.size) < SMALLER * limit(usual.size),
         )

@@ -16,12 +16,7 @@ from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import Norm, norm
 from pytest_gpucluster.core.part import Part, named, pair, register
-from pytest_gpucluster.suites.os.network_facts import (
-    REACHED,
-    Naming,
-    Network,
-    ReachabilityResult,
-)
+from pytest_gpucluster.suites.os.network_facts import REACHED, Naming, Network, ReachabilityResult
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -36,9 +31,7 @@ _OF_THE_HOST = re.compile(r"127\.|169\.254\.")  # loopback, and link-local as of
 register("ip", "IP address", named=True)
 SLOW_NAMES = 2.0  # seconds; a file or a name server that answers takes milliseconds
 SLOWER = 5.0  # times the median: on a loaded cluster all nodes are slow
-UNANSWERED = (
-    4.9  # seconds on any number of nodes; a resolver abandons a server after 5 (man resolv.conf, timeout)
-)
+UNANSWERED = 4.9  # seconds on any number of nodes; a resolver abandons a server after 5 (man resolv.conf, timeout)
 
 
 def some_names(cluster: Cluster) -> tuple[str, ...]:
@@ -167,10 +160,7 @@ class Reachability:
         return frozenset(
             (node, result.to)
             for node, result in self._attempts
-            if result.to in self.results
-            and result.address
-            and result.outcome != REACHED
-            and not self.misnamed(result)
+            if result.to in self.results and result.address and result.outcome != REACHED and not self.misnamed(result)
         )
 
     @cached_property
@@ -187,9 +177,7 @@ class Reachability:
         return frozenset() if 2 * len(found) >= len(self.results) else frozenset(found)
 
 
-def reachability(
-    results: Mapping[str, Sequence[ReachabilityResult]], networks: Mapping[str, Network]
-) -> Reachability:
+def reachability(results: Mapping[str, Sequence[ReachabilityResult]], networks: Mapping[str, Network]) -> Reachability:
     """Combine the attempts of all nodes with their addresses."""
     own = {
         node: frozenset(address for addresses in network.addresses.values() for address in addresses)
@@ -230,14 +218,9 @@ def reachable(node_name: str, known_reachability: Reachability) -> Judgement:
             measured, code = f"resolves to {result.address} here, {whose}", "address_of_another"
             yield Finding(part, measured, expected, code=code if owners else "wrong_address")
         elif (node_name, result.to) in known.failed and result.to not in known.unreachable:
-            measured, expected = (
-                f"{result.outcome} ({result.address})",
-                f"an answer, or a refusal, from {result.to}",
-            )
+            measured, expected = (f"{result.outcome} ({result.address})", f"an answer, or a refusal, from {result.to}")
             yield Finding(pair(node_name, result.to), Quote(measured), expected, code="cannot_reach")
-    for other in sorted(
-        node for node, to in known.failed if to == node_name and node not in known.unreachable
-    ):
+    for other in sorted(node for node, to in known.failed if to == node_name and node not in known.unreachable):
         measured, expected = f"no connection from {other}", "an answer, or a refusal, from here"
         yield Finding(pair(other, node_name), measured, expected, code="cannot_be_reached")
 

@@ -53,9 +53,7 @@ def dstate(processes: Processes) -> Judgement:
 
     Threads of the kernel do their work in this state (md_resync, txg_sync).
     """
-    found = [
-        one for one in processes.of_state("D") if not one.kernel and (one.age is None or one.age >= HUNG)
-    ]
+    found = [one for one in processes.of_state("D") if not one.kernel and (one.age is None or one.age >= HUNG)]
     yield Metric("dstate", len(found), "processes")
     for process in found[:5]:
         age = "" if process.age is None else f", {format_duration(process.age)} old"
@@ -114,9 +112,7 @@ def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) ->
     action=Action.MONITOR,
     never_healthy="systemd answers most nodes of the group, and on this node a call to it does not end",
 )
-def systemd(
-    system_state: SystemState, usual_answers: Norm[Any], uptime_if_known: float | None = None
-) -> Judgement:
+def systemd(system_state: SystemState, usual_answers: Norm[Any], uptime_if_known: float | None = None) -> Judgement:
     """Systemd answers if it does on most nodes of the group."""
     part = named("service", "systemd")
     if system_state.word == "offline":

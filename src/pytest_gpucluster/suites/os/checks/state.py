@@ -7,16 +7,7 @@ import statistics
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Metric,
-    Verdict,
-    check,
-    revised,
-    with_cause,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Verdict, check, revised, with_cause
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
 from pytest_gpucluster.core.finding import Explanation, Quantity, Quote
 from pytest_gpucluster.core.metric_direction import NEITHER

@@ -63,9 +63,7 @@ def _shared(windows: Sequence[tuple[float, float]], slack: float) -> tuple[float
     If several overlaps have the same number of windows, the result spans all of them.
     """
     ends = sorted(
-        (end, closing)
-        for window in windows
-        for closing, end in enumerate((window[0] - slack, window[1] + slack))
+        (end, closing) for window in windows for closing, end in enumerate((window[0] - slack, window[1] + slack))
     )
     open_now = most = 0
     first = last = 0.0
