@@ -183,7 +183,7 @@ Collective = Literal[
 class Model(BaseModel):
     """Frozen, and strict about keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid", allow_inf_nan=False)
 
 
 class ProfileRow(Model):
