@@ -161,9 +161,9 @@ class Ledger:
             if before is None or (before.node, before.slot, before.firmware) != (*place, it.firmware):
                 values = (part, run.started, *place, it.part.name, it.part.address, it.firmware)
                 self._db.execute(
-                    "INSERT OR REPLACE INTO stays VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, "
-                    "(SELECT min(started) FROM node_runs WHERE node = ?3 AND started > ?2))",
-                    values,
+                    "INSERT OR REPLACE INTO stays VALUES (?, ?, ?, ?, ?, ?, ?, "
+                    "(SELECT min(started) FROM node_runs WHERE node = ? AND started > ?))",
+                    (*values, nodes[name], run.started),
                 )
             elif (before.until, before.name) != (None, it.part.name):
                 self._db.execute(
@@ -269,21 +269,21 @@ class Ledger:
     def find(self, name: str, *, simulated: bool) -> list[KnownPart]:
         """Return the parts with this serial number or UUID, or all that were in the node of this name."""
         rows = self._db.execute(
-            "SELECT p.* FROM parts p WHERE p.simulated = ?1 AND (p.serial = ?2 OR p.identity = ?2 OR p.id IN "
-            "(SELECT s.part FROM nodes n JOIN stays s ON s.node = n.id WHERE n.name = ?2)) ORDER BY p.kind, p.serial, p.identity",
-            (simulated, name),
+            "SELECT p.* FROM parts p WHERE p.simulated = :simulated AND (p.serial = :name OR p.identity = :name OR p.id IN "
+            "(SELECT s.part FROM nodes n JOIN stays s ON s.node = n.id WHERE n.name = :name)) ORDER BY p.kind, p.serial, p.identity",
+            {"simulated": simulated, "name": name},
         )
         return [*map(self._known, rows.fetchall())]
 
     def rates(self, *, simulated: bool, now: float) -> list[tuple[str, str, str, str, int, float, int]]:
         """Return kind, model, part number, firmware, parts, days of service, and episodes of failure."""
         return self._db.execute(
-            "SELECT p.kind, p.model, p.number, s.firmware, count(DISTINCT s.part), sum(coalesce(s.until, ?2) - s.since) / 86400, "
+            "SELECT p.kind, p.model, p.number, s.firmware, count(DISTINCT s.part), sum(coalesce(s.until, :now) - s.since) / 86400, "
             "(SELECT count(DISTINCT f.part || ' ' || f.episode) FROM failures f JOIN parts q ON q.id = f.part JOIN stays t ON "
             "t.part = f.part AND t.since = (SELECT max(since) FROM stays WHERE part = f.part AND since <= f.time) "
-            "WHERE q.simulated = ?1 AND q.kind = p.kind AND q.model = p.model AND q.number = p.number AND t.firmware = s.firmware) "
-            "FROM stays s JOIN parts p ON p.id = s.part WHERE p.simulated = ?1 GROUP BY p.kind, p.model, p.number, s.firmware",
-            (simulated, now),
+            "WHERE q.simulated = :simulated AND q.kind = p.kind AND q.model = p.model AND q.number = p.number AND t.firmware = s.firmware) "
+            "FROM stays s JOIN parts p ON p.id = s.part WHERE p.simulated = :simulated GROUP BY p.kind, p.model, p.number, s.firmware",
+            {"simulated": simulated, "now": now},
         ).fetchall()
 
     def _known(self, row: Sequence[Any]) -> KnownPart:
