@@ -26,6 +26,7 @@ from slurm_sandbox import commands, faults, models, processes, slurmconf, spank
 from slurm_sandbox.api import Sandbox
 from slurm_sandbox.daemons import SlurmDaemons
 from slurm_sandbox.errors import SandboxError
+from slurm_sandbox.layout import Layout
 from slurm_sandbox.sandbox import node_names
 
 if TYPE_CHECKING:
@@ -514,3 +515,24 @@ def test_a_test_that_is_killed_leaves_no_sandbox() -> None:
 def test_a_shared_folder_that_would_hide_the_state_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match=rf"--share {tmp_path} would hide the state folder {tmp_path}/a/s"):
         Sandbox(tmp_path / "a" / "s").up(share=[tmp_path])
+
+
+def test_a_path_that_is_too_long_for_the_socket_of_a_batch_job_is_refused(tmp_path: Path) -> None:
+    short = Path("/tmp") / ("x" * 66)
+    daemons = SlurmDaemons(Layout(short), {})
+    daemons.refuse_long_paths(["gpu01"])
+    with pytest.raises(SandboxError, match=r"71 characters are too long .* at most 69"):
+        daemons.refuse_long_paths(["gpu01", "gpu002"])
+    folder = tmp_path / ("x" * 80)
+    with pytest.raises(SandboxError, match="choose a path of at most 71"):
+        Sandbox(folder).up(nodes=1)
+    assert not (folder / "etc").exists()
+
+
+def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
+    text = (SOURCE.parent / "README.md").read_text()
+    (code,) = re.findall(r"is complete:\n\n```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "test_submit.py").write_text(code)
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:gpucluster", "-p", "no:cacheprovider", "test_submit.py"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout

@@ -27,6 +27,7 @@ _FURTHER_CLIENTS = ("sacct", "sacctmgr", "sattach", "sbcast", "sprio", "sreport"
 _PACKAGES = {"munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "slurmstepd": "slurm-wlm"}
 _STARTERS = 4  # concurrent starts of slurmd, which mostly waits
 _SOCKET_PATH_LIMIT = 107  # sun_path of unix(7), less the final NUL
+_LAST_STEP = "999999.4294967291"  # the batch step of a job, as slurmstepd names its socket
 _LOG_LINES = 3
 BACKUP = "slurmctld-backup"
 
@@ -80,11 +81,20 @@ class SlurmDaemons:
         """Return Slurm's version, as (22, 5)."""
         return slurmconf.parse_version(self._run([str(self._programs["slurmctld"]), "-V"], "slurmctld").stdout)
 
+    def refuse_long_paths(self, nodes: Sequence[str]) -> None:
+        """Raise SandboxError where a socket would not fit: Slurm starts, and its jobs fail."""
+        root, name = self._layout.root, max(nodes, key=len)
+        sockets = (self._layout.munge_socket, root / "spool" / name / f"{name}_{_LAST_STEP}")
+        most = len(str(root)) - max(len(str(it)) for it in sockets) + _SOCKET_PATH_LIMIT
+        if len(str(root)) > most:
+            raise SandboxError(
+                f"state folder {root}: {len(str(root))} characters are too long for the sockets in it, of which the system "
+                f"allows {_SOCKET_PATH_LIMIT}: choose a path of at most {most}"
+            )
+
     def start_munged(self) -> None:
         """Start munged with a new key."""
         layout = self._layout
-        if len(str(layout.munge_socket)) > _SOCKET_PATH_LIMIT:
-            raise SandboxError(f"state folder {layout.root}: the path is too long for a socket, choose a shorter one")
         key = layout.etc / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(1024))

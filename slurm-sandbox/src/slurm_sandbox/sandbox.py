@@ -291,9 +291,10 @@ class Sandbox:
         share: Sequence[Path],
     ) -> None:
         layout, names = self.layout, state.nodes
+        daemon = self._daemons(state)
+        daemon.refuse_long_paths(names)
         for folder in (layout.etc, layout.run, layout.log, layout.nodes, layout.root / "ctld"):
             folder.mkdir(parents=True, mode=0o755)
-        daemon = self._daemons(state)
         own = self._namespaces(state)
         with contextlib.ExitStack() as stack:
             if own is None:
