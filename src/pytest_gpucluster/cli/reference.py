@@ -143,7 +143,7 @@ def _row(*cells: str) -> str:
 def _markers() -> Iterator[str]:
     from pytest_gpucluster.plugin import marker_lines  # only the reference needs pytest
 
-    pages = {suite.name: suite.page.replace("docs/", "../") for suite in suites()}
+    pages = {suite.name: suite.page.removeprefix("docs/") for suite in suites()}
     yield from ("## Markers", "")
     for name, _, about in (line.partition(":") for line in marker_lines()):
         yield list_item(f"[`{name}`]({pages[name]})" if name in pages else f"`{name}`", about.strip())
