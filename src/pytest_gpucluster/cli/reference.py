@@ -40,7 +40,10 @@ _PART = re.compile(r"(<!-- (\w+): gpucluster schema --pages [^>]*-->\n).*?(<!-- 
 
 def reference(commands: Sequence[Command]) -> str:
     """Return the whole reference as Markdown; `commands` are those of gpucluster."""
-    parts = _parts(commands)
+    parts: dict[str, Callable[[], str]] = {
+        **_parts(commands),
+        "options": lambda: _text(_options(), _markers(suites_too=True)),
+    }
     texts = [f"# Reference: {name}\n\n{part()}" for name, part in parts.items() if name not in ("keys", "former")]
     suites_with_checks = sorted({name.partition(".")[0] for name in _all_checks()})
     texts += [f"# Checks of {suite}\n\n{_checks_in_full(suite)}" for suite in suites_with_checks]
@@ -124,7 +127,8 @@ def _default(value: Any) -> str:
 
 
 def _help(attributes: Mapping[str, Any]) -> str:
-    text = attributes["help"].replace("%(default)s", str(attributes.get("default"))).replace("%%", "%")
+    text = attributes["help"].replace("(%(default)s)", "(default: %(default)s)")
+    text = text.replace("%(default)s", str(attributes.get("default"))).replace("%%", "%")
     default = _default(attributes.get("default"))
     return text if not default or default.strip("`") in text else f"{text} (default: {default})"
 
@@ -140,48 +144,67 @@ def _row(*cells: str) -> str:
 # --- markers and fixtures
 
 
-def _markers() -> Iterator[str]:
+def _markers(*, suites_too: bool = False) -> Iterator[str]:
     from pytest_gpucluster.plugin import marker_lines  # only the reference needs pytest
 
     pages = {suite.name: suite.page.removeprefix("docs/") for suite in suites()}
     yield from ("## Markers", "")
+    if not suites_too:
+        yield from ("The name of each [suite](which-suite.md) is a marker. The others are:", "")
     for name, _, about in (line.partition(":") for line in marker_lines()):
-        yield list_item(f"[`{name}`]({pages[name]})" if name in pages else f"`{name}`", about.strip())
+        if suites_too or name not in pages:
+            yield list_item(f"[`{name}`]({pages[name]})" if name in pages else f"`{name}`", about.strip())
     yield ""
 
 
 def _fixtures() -> Iterator[str]:
-    from pytest_gpucluster.plugin import fixtures  # only the reference needs pytest
-    from pytest_gpucluster.run.facts import ItemView
-
     yield from ("## Fixtures", "")
     yield "For tests of a site. A test that uses `gpucluster_node`, itself or through a fixture, runs once per node."
     yield ""
-    for name, value in vars(fixtures).items():
-        if name.startswith(FIXTURES) or name == "host":
-            yield list_item(f"`{name}`", _first_sentence(value.__doc__ or ""))
-    views = {"": fixtures.RunView, "_fleet": fixtures.FleetView, "_node": fixtures.NodeView, "_item": ItemView}
+    for name, about in _attributes():
+        if "." not in name:
+            yield list_item(f"`{name}`", _first_sentence(about))
     yield from ("", "Their attributes:", "")
-    for end, view in views.items():
-        for name, value in vars(view).items():
-            if not name.startswith("_") and value.__doc__ and (end != "_item" or name in fixtures.OF_SITE):
-                yield list_item(f"`gpucluster{end}.{name}`", _first_sentence(value.__doc__))
+    for name, about in _attributes():
+        if "." in name:
+            yield list_item(f"`{name}`", _first_sentence(about))
     yield ""
 
 
+def _attributes() -> Iterator[tuple[str, str]]:
+    """Yield the names of fixtures and of their attributes, like `gpucluster_node.host`, with their docstrings."""
+    from pytest_gpucluster.plugin import fixtures  # only the reference needs pytest
+    from pytest_gpucluster.run.facts import ItemView
+
+    yield from ((name, value.__doc__ or "") for name, value in vars(fixtures).items() if _is_fixture(name))
+    views = {"": fixtures.RunView, "_fleet": fixtures.FleetView, "_node": fixtures.NodeView, "_item": ItemView}
+    for end, view in views.items():
+        for name, value in vars(view).items():
+            if not name.startswith("_") and value.__doc__ and (end != "_item" or name in fixtures.OF_SITE):
+                yield f"gpucluster{end}.{name}", value.__doc__
+
+
+def _is_fixture(name: str) -> bool:
+    return name.startswith(FIXTURES) or name == "host"
+
+
 def _facts() -> Iterator[str]:
-    from pytest_gpucluster.plugin.fixtures import RunView  # only the reference needs pytest
+    from pytest_gpucluster.plugin import fixtures  # only the reference needs pytest
     from pytest_gpucluster.run.facts import ItemView
 
     yield from ("## Facts of every run", "")
     yield "Parameters of checks by their names, and `given.NAME` as sources of a suite's facts. A check that needs `node`, itself"
     yield "or through a fact, runs once per node."
     yield ""
+    alike = {name.removeprefix("gpucluster_") for name, _ in _attributes()}
+    alike |= {name.partition(".")[2] for name in alike}
     for name, fact in given.FACTS.items():
-        about = fact.function if inspect.isfunction(fact.function) else getattr(ItemView, name, None)
-        about = about or getattr(RunView, name)
-        yield list_item(f"`{name}`", _first_clause(about.__doc__ or ""))
-    yield ""
+        if name not in alike:
+            about = fact.function if inspect.isfunction(fact.function) else getattr(ItemView, name, None)
+            about = about or getattr(fixtures.RunView, name)
+            yield list_item(f"`{name}`", _first_clause(about.__doc__ or ""))
+    same = ", ".join(f"`{name}`" for name in given.FACTS if name in alike)
+    yield from ("", *_filled(f"As the fixtures and attributes of these names: {same}."), "")
 
 
 def _flat(text: str) -> str:
@@ -241,8 +264,7 @@ def _paragraph(part: object) -> str:
 
 
 def _former() -> Iterator[str]:
-    """Yield a table of renamed options, keys and checks, then a list of those that went."""
-    gone = []
+    """Yield a table of renamed options, keys and checks."""
     yield from ("| name of an earlier version | now |", "|---|---|")
     for title, rows in former_names.tables():
         alike: dict[str, list[str]] = {}
@@ -254,22 +276,7 @@ def _former() -> Iterator[str]:
         for text, names in alike.items():
             single = former_names.named(names[0]).text if len(names) == 1 else text
             yield _row(", ".join(f"`{name}`" for name in names), single)
-        if went := [name for name, former in rows.items() if not former.new]:
-            gone.append(list_item(f"{title}s", _by_section(went)))
-    yield from ("", "Gone, with what to do instead in the message of `gpucluster check NAME`:", "", *gone)
-
-
-def _by_section(names: Iterable[str]) -> str:
-    """Return dotted names, those of one section in braces."""
-    inside: dict[str, list[str]] = {}
-    for name in names:
-        section, _, last = name.rpartition(".")
-        inside.setdefault(section, []).append(last)
-    shown = []
-    for section, lasts in inside.items():
-        words = lasts[0] if len(lasts) == 1 else f"{{{','.join(lasts)}}}"
-        shown += [f"`{section}.{words}`"] if section else [f"`{last}`" for last in lasts]
-    return ", ".join(shown)
+    yield from ("", "For a name that went without a successor, `gpucluster check NAME` prints what to do instead.")
 
 
 # --- the command gpucluster
@@ -323,12 +330,9 @@ def _checks(suite: str) -> str:
     rows = (_row(f"`{name}`", one.action.value, _holds(one), one.hint) for name, one in about.items())
     lines = ["| check | action | what must hold | what to do |", "|---|---|---|---|", *rows]
     if proof := _proof(suite):
-        lines += ["", *_filled(f"Proof of the suite, without which a node is *not proved*: {proof}.")]
+        lines += ["", *_filled(f"Proof: {proof}.")]
     if drains := ", ".join(f"`{name}`" for name, one in about.items() if one.never_healthy):
-        lines += [
-            "",
-            *_filled(f"May take a node out of service (`gpucluster schema --reference` prints why): {drains}."),
-        ]
+        lines += ["", *_filled(f"May take a node out of service: {drains}.")]
     return "\n".join(lines) + "\n"
 
 

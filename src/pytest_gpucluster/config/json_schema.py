@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # A YAML 1.2 editor reads these where the loader reads the text: driver: 535, NCCL_IB_DISABLE: 1, comment: true
 _TEXT = ["string", "number", "boolean"]
+MANY = 8  # a list of as many choices has places where a line may end
 LINE = 140  # the longest line of prose in a page, in characters
 
 
@@ -178,7 +179,7 @@ def _kind(about: dict[str, Any]) -> str:
     if "$ref" in about:
         return "mapping"
     if "enum" in about:
-        return " or ".join(f"`{choice}`" for choice in about["enum"])
+        return f"`{' | '.join(map(str, about['enum']))}`".replace(" | ", "|" if len(about["enum"]) < MANY else ", ")
     if "anyOf" in about:
         kinds = [_kind(one) for one in about["anyOf"] if one.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
