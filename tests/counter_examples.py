@@ -1,4 +1,4 @@
-"""Machines that were considered for a check, each with the verdict that a person gave before the check ran (docs/five-rules.md).
+"""Machines that were considered for a check, each with the verdict that a person gave before the check ran (docs/how-it-decides.md).
 
 A module of tests that has such a table names it COUNTER_EXAMPLES; tests/project/test_five_rules.py counts its healthy machines.
 """

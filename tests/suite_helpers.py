@@ -43,7 +43,7 @@ def allocation_of(slurm: Any = None, nodes: Sequence[str] = NODES) -> Allocation
 def machine(
     check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
 ) -> CounterExample:
-    """Return a machine that a check judges by these facts (docs/five-rules.md)."""
+    """Return a machine that a check judges by these facts (docs/how-it-decides.md)."""
     return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
 
 

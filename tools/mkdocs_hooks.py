@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages from outside docs/, all suites in the navigation, links as they are in the repository."""
+"""Hooks of MkDocs: pages from outside docs/, links as they are in the repository."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ ROW = re.compile(r"^\|.*", re.MULTILINE)
 CODE = re.compile(r"`[^`\n]+`")
 # for maintainers: marks of generated parts
 COMMENT = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
-
-
-def on_config(config: Any) -> None:
-    """List the pages of the suites."""
-    (suites,) = (part for part in config.nav if "Suites" in part)
-    suites["Suites"] = [f"suites/{path.name}" for path in sorted((ROOT / "docs" / "suites").glob("*.md"))]
 
 
 def on_files(files: Any, config: Any) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MARK = "f00dcafe"
 GPU = gpu(4, address="0000:5e:00.0")
 NAME = "nvidia-smi-q-0000_5e_00.0"
-# what a vendor asks for with each kind of part (docs/evidence.md has the sources)
+# what a vendor asks for with each kind of part (docs/drain.md has the sources)
 ASKED = {
     GPU: {"nvidia-smi-q", "nvlink-state", "nvlink-errors", "lspci", "kernel-log", "bmc-events", "system"},
     nvlink(7, GPU): {"nvidia-smi-q", "nvlink-errors", "fabric-manager-log", "kernel-log"},

@@ -1,4 +1,4 @@
-"""Each check that may take a node out of service has counter-examples beside its tests (docs/five-rules.md)."""
+"""Each check that may take a node out of service has counter-examples beside its tests (docs/how-it-decides.md)."""
 
 from __future__ import annotations
 

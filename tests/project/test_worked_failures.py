@@ -27,8 +27,8 @@ def comparable(text: str) -> str:
 
 @pytest.mark.thorough
 def test_a_failure_is_what_the_page_shows_and_can_be_repaired() -> None:
-    """One of five; `python tools/worked_failures.py` makes all of them."""
-    made = worked_failures.outputs(FAILURES[::5])
+    """Three of them; `python tools/worked_failures.py` makes all."""
+    made = worked_failures.outputs(FAILURES[:6:2])
     assert len(made) >= 3
     for check, text in made.items():
         assert comparable(text) == comparable(SHOWN[check]), f"python tools/worked_failures.py {check}"

@@ -248,4 +248,4 @@ def test_promtool_parses_every_query_of_the_dashboard_and_each_metric_is_documen
     verdicts = {name for name in used if not name.startswith("gpucluster_measured_")}
     warned = result("gpu.pcie", verdicts=[{"findings": [], "advisories": [{"part": {"name": "GPU 3"}}]}])
     ends = (bad("gpu.xid", "failed", "gpu02", "GPU 0"), bad("slurm.gres", "error", "gpu01"), warned)
-    assert verdicts <= names((ROOT / "docs" / "metrics.md").read_text()) & names(" ".join(written(*ends)))
+    assert verdicts <= names((ROOT / "docs" / "reports.md").read_text()) & names(" ".join(written(*ends)))

@@ -274,7 +274,7 @@ COMMAND = Command(
             help="share answers of an earlier gate that are younger (%(default)s; 0: none)",
         ),
         argument(
-            "--context", choices=CONTEXTS, help="who starts it: decides what the exit status means (docs/gate.md)"
+            "--context", choices=CONTEXTS, help="who starts it: decides what the exit status means (docs/operate.md)"
         ),
         argument("--baseline", type=Path, metavar="FILE", help="the baseline (default: gate.baseline)"),
         argument(

@@ -402,7 +402,7 @@ SCHEMA = Command(
             help="what the schema describes (%(default)s)",
         ),
         one_of(
-            argument("--markdown", action="store_true", help="print the keys as Markdown tables"),
+            argument("--markdown", action="store_true", help="print the keys as Markdown lists"),
             argument(
                 "--reference",
                 action="store_true",

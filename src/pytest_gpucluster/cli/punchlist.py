@@ -233,7 +233,7 @@ COMMAND = Command(
         ),
     ),
     commands=(
-        _change("claim", "claim items: somebody works on them", CLAIMED, _BY),
+        _change("claim", "mark items as being worked on", CLAIMED, _BY),
         _change("done", "report items done: pytest --punchlist tests them", DONE, _BY, _NOTE),
         _change("open", "reopen items that are claimed or done", OPEN, _NOTE),
     ),

@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli.codes import codes_of
 from pytest_gpucluster.cli.command import each, leaves
 from pytest_gpucluster.config import json_schema
+from pytest_gpucluster.config.json_schema import LINE, list_item
 from pytest_gpucluster.core import former_names, given
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.part import KINDS
@@ -38,10 +40,13 @@ _PART = re.compile(r"(<!-- (\w+): gpucluster schema --pages [^>]*-->\n).*?(<!-- 
 
 def reference(commands: Sequence[Command]) -> str:
     """Return the whole reference as Markdown; `commands` are those of gpucluster."""
-    parts = _parts(commands)
+    parts: dict[str, Callable[[], str]] = {
+        **_parts(commands),
+        "options": lambda: _text(_options(), _markers(suites_too=True)),
+    }
     texts = [f"# Reference: {name}\n\n{part()}" for name, part in parts.items() if name not in ("keys", "former")]
     suites_with_checks = sorted({name.partition(".")[0] for name in _all_checks()})
-    texts += [f"# Checks of {suite}\n\n{_checks(suite)}" for suite in suites_with_checks]
+    texts += [f"# Checks of {suite}\n\n{_checks_in_full(suite)}" for suite in suites_with_checks]
     return "\n".join(texts)
 
 
@@ -103,9 +108,9 @@ def _options() -> Iterator[str]:
     recorder = _Recorder()
     for add in (plugin.pytest_addoption, plugin.add_options):
         add(recorder)  # type: ignore[arg-type] # the part of a parser that is used
-    yield from ("## Options of pytest", "", "| option | default | meaning |", "|---|---|---|")
+    yield from ("## Options of pytest", "")
     for names, attributes in recorder.added:
-        yield _row(_written(names[:1], attributes), _default(attributes.get("default")), _help(attributes))
+        yield list_item(_written(names[:1], attributes), _help(attributes))
     yield ""
     yield "The other options exist only with `--cluster`, so that other projects can use their names; a run that"
     yield "names one without `--cluster` ends with exit status 4. pytest's own options are unchanged."
@@ -122,8 +127,14 @@ def _default(value: Any) -> str:
 
 
 def _help(attributes: Mapping[str, Any]) -> str:
-    text = attributes["help"].replace(" (%(default)s)", "")  # the default has a column
-    return str(text.replace("%(default)s", str(attributes.get("default"))).replace("%%", "%"))
+    text = attributes["help"].replace("(%(default)s)", "(default: %(default)s)")
+    text = text.replace("%(default)s", str(attributes.get("default"))).replace("%%", "%")
+    default = _default(attributes.get("default"))
+    return text if not default or default.strip("`") in text else f"{text} (default: {default})"
+
+
+def _filled(text: str) -> list[str]:
+    return textwrap.wrap(text, LINE, break_long_words=False, break_on_hyphens=False)
 
 
 def _row(*cells: str) -> str:
@@ -133,52 +144,85 @@ def _row(*cells: str) -> str:
 # --- markers and fixtures
 
 
-def _markers() -> Iterator[str]:
+def _markers(*, suites_too: bool = False) -> Iterator[str]:
     from pytest_gpucluster.plugin import marker_lines  # only the reference needs pytest
 
-    pages = {suite.name: suite.page.replace("docs/", "../") for suite in suites()}
-    yield from ("## Markers", "", "| marker | meaning |", "|---|---|")
+    pages = {suite.name: suite.page.removeprefix("docs/") for suite in suites()}
+    yield from ("## Markers", "")
+    if not suites_too:
+        yield from ("The name of each [suite](which-suite.md) is a marker. The others are:", "")
     for name, _, about in (line.partition(":") for line in marker_lines()):
-        yield _row(f"[`{name}`]({pages[name]})" if name in pages else f"`{name}`", about.strip())
+        if suites_too or name not in pages:
+            yield list_item(f"[`{name}`]({pages[name]})" if name in pages else f"`{name}`", about.strip())
     yield ""
 
 
 def _fixtures() -> Iterator[str]:
+    yield from ("## Fixtures", "")
+    yield "For tests of a site. A test that uses `gpucluster_node`, itself or through a fixture, runs once per node."
+    yield ""
+    for name, about in _attributes():
+        if "." not in name:
+            yield list_item(f"`{name}`", _first_sentence(about))
+    yield from ("", "Their attributes:", "")
+    for name, about in _attributes():
+        if "." in name:
+            yield list_item(f"`{name}`", _first_sentence(about))
+    yield ""
+
+
+def _attributes() -> Iterator[tuple[str, str]]:
+    """Yield the names of fixtures and of their attributes, like `gpucluster_node.host`, with their docstrings."""
     from pytest_gpucluster.plugin import fixtures  # only the reference needs pytest
     from pytest_gpucluster.run.facts import ItemView
 
-    yield from ("## Fixtures", "")
-    yield "For tests of a site. A test that uses `gpucluster_node`, itself or through a fixture, runs once per node."
-    yield from ("", "| fixture | what it is |", "|---|---|")
-    for name, value in vars(fixtures).items():
-        if name.startswith(FIXTURES) or name == "host":
-            yield _row(f"`{name}`", _flat(value.__doc__ or ""))
+    yield from ((name, value.__doc__ or "") for name, value in vars(fixtures).items() if _is_fixture(name))
     views = {"": fixtures.RunView, "_fleet": fixtures.FleetView, "_node": fixtures.NodeView, "_item": ItemView}
-    yield from ("", "| attribute | what it is |", "|---|---|")
     for end, view in views.items():
         for name, value in vars(view).items():
             if not name.startswith("_") and value.__doc__ and (end != "_item" or name in fixtures.OF_SITE):
-                yield _row(f"`gpucluster{end}.{name}`", _flat(value.__doc__))
-    yield ""
+                yield f"gpucluster{end}.{name}", value.__doc__
+
+
+def _is_fixture(name: str) -> bool:
+    return name.startswith(FIXTURES) or name == "host"
 
 
 def _facts() -> Iterator[str]:
-    from pytest_gpucluster.plugin.fixtures import RunView  # only the reference needs pytest
+    from pytest_gpucluster.plugin import fixtures  # only the reference needs pytest
     from pytest_gpucluster.run.facts import ItemView
 
     yield from ("## Facts of every run", "")
-    yield "For suites: `given.NAME`, sources of their facts; and parameters of their checks by their names. A check that needs"
-    yield "`node`, itself or through a fact, runs once per node."
-    yield from ("", "| fact | made once in | what it is |", "|---|---|---|")
-    for name, fact in given.FACTS.items():
-        about = fact.function if inspect.isfunction(fact.function) else getattr(ItemView, name, None)
-        about = about or getattr(RunView, name)
-        yield _row(f"`{name}`", "run" if fact.once else "item", _flat(about.__doc__ or ""))
+    yield "Parameters of checks by their names, and `given.NAME` as sources of a suite's facts. A check that needs `node`, itself"
+    yield "or through a fact, runs once per node."
     yield ""
+    alike = {name.removeprefix("gpucluster_") for name, _ in _attributes()}
+    alike |= {name.partition(".")[2] for name in alike}
+    for name, fact in given.FACTS.items():
+        if name not in alike:
+            about = fact.function if inspect.isfunction(fact.function) else getattr(ItemView, name, None)
+            about = about or getattr(fixtures.RunView, name)
+            yield list_item(f"`{name}`", _first_clause(about.__doc__ or ""))
+    same = ", ".join(f"`{name}`" for name in given.FACTS if name in alike)
+    yield from ("", *_filled(f"As the fixtures and attributes of these names: {same}."), "")
 
 
 def _flat(text: str) -> str:
     return " ".join(text.split())
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.) (?=[A-Z`])", _flat(text))[0].removesuffix(".").removesuffix(", ..")
+
+
+def _first_clause(text: str) -> str:
+    """Return the first sentence up to a colon or semicolon outside of quotations and braces."""
+    sentence = _first_sentence(text)
+    for found in re.finditer("[:;] ", sentence):
+        before = sentence[: found.start()]
+        if len(before.split()) > 3 and not any(before.count(a) > before.count(b) for a, b in ("{}", "()")):
+            return before if before.count("`") % 2 == 0 and before.count('"') % 2 == 0 else sentence
+    return sentence
 
 
 TYPES = {"Judgement": "What a check yields: findings, advisories, metrics.", "Text": "The type of a key that is text."}
@@ -189,11 +233,10 @@ def _api() -> Iterator[str]:
 
     yield from ("## Names of `pytest_gpucluster.api`", "")
     yield from ("All that tests of a site and suites of other distributions import.", "")
-    yield from ("| name | what it is |", "|---|---|")
     for name in api.__all__:
         value = getattr(api, name)
-        about = f"`better` of a metric: {value!r}" if isinstance(value, str) else _paragraph(value)
-        yield _row(f"`{name}`", TYPES.get(name, about))
+        about = f"`better` of a metric, {value!r}" if isinstance(value, str) else _first_clause(_paragraph(value))
+        yield list_item(f"`{name}`", TYPES.get(name, about))
     yield ""
 
 
@@ -202,19 +245,18 @@ def _suite() -> Iterator[str]:
 
     yield from ("## What a suite registers", "")
     yield "`SUITE = Suite(__name__, ...)` in the `__init__.py` of its package. A part is a class or function of the package, or"
-    yield 'its name as a text "MODULE:NAME", imported where it is first needed.'
+    yield 'its name as a text "MODULE:NAME", imported where it is first needed; `help(Suite)` has the types.'
     yield ""
-    yield from ("| argument of `Suite` | type | what it is |", "|---|---|---|")
     fields = re.findall(r"^(\w+): (.*?)(?=^\w+: |\Z)", inspect.getdoc(Suite) or "", re.MULTILINE | re.DOTALL)
     for name, about in fields:
-        kind = re.sub(r"SuitePart\[(.*)\]", r"\1", Suite.__annotations__.get(name, ""))
-        yield _row(f"`{name}`", kind and f"`{kind}`", _flat(about))
-    yield from ("", "| in `pytest_gpucluster.kit.payloads.prelude`, for payloads | what it does |", "|---|---|")
-    for name, function in inspect.getmembers(prelude, inspect.isfunction):
-        if function.__module__ == prelude.__name__ and not name.startswith("_"):
-            signature = re.sub(r" = <[^>]*>", "", str(inspect.signature(function))).replace("NoneType", "None")
-            yield _row(f"`{name}{signature}`", _paragraph(function))
-    yield ""
+        yield list_item(f"`{name}`", _first_clause(about))
+    names = [
+        f"`{name}`"
+        for name, function in inspect.getmembers(prelude, inspect.isfunction)
+        if function.__module__ == prelude.__name__ and not name.startswith("_")
+    ]
+    text = f"For payloads, `pytest_gpucluster.kit.payloads.prelude` has {', '.join(names)}."
+    yield from ("", *_filled(text), "")
 
 
 def _paragraph(part: object) -> str:
@@ -222,8 +264,7 @@ def _paragraph(part: object) -> str:
 
 
 def _former() -> Iterator[str]:
-    """Yield a table of renamed options, keys and checks, then a list of those that went."""
-    gone = []
+    """Yield a table of renamed options, keys and checks."""
     yield from ("| name of an earlier version | now |", "|---|---|")
     for title, rows in former_names.tables():
         alike: dict[str, list[str]] = {}
@@ -235,22 +276,7 @@ def _former() -> Iterator[str]:
         for text, names in alike.items():
             single = former_names.named(names[0]).text if len(names) == 1 else text
             yield _row(", ".join(f"`{name}`" for name in names), single)
-        if went := [name for name, former in rows.items() if not former.new]:
-            gone.append(f"- {title}s: {_by_section(went)}")
-    yield from ("", "Gone, with what to do instead in the message of `gpucluster check NAME`:", "", *gone)
-
-
-def _by_section(names: Iterable[str]) -> str:
-    """Return dotted names, those of one section in braces."""
-    inside: dict[str, list[str]] = {}
-    for name in names:
-        section, _, last = name.rpartition(".")
-        inside.setdefault(section, []).append(last)
-    shown = []
-    for section, lasts in inside.items():
-        words = lasts[0] if len(lasts) == 1 else f"{{{','.join(lasts)}}}"
-        shown += [f"`{section}.{words}`"] if section else [f"`{last}`" for last in lasts]
-    return ", ".join(shown)
+    yield from ("", "For a name that went without a successor, `gpucluster check NAME` prints what to do instead.")
 
 
 # --- the command gpucluster
@@ -259,14 +285,11 @@ def _by_section(names: Iterable[str]) -> str:
 def _commands(commands: Iterable[Command]) -> Iterator[str]:
     yield STATUSES
     yield ""
+    yield "`gpucluster COMMAND --help` prints the meaning of each option."
+    yield ""
     for words, command in leaves(commands):
-        yield from (f"## gpucluster {words}", "", f"{_sentence(command.help)}", "")
-        rows = [
-            _row(_written_argument(one), _default(one.attributes.get("default")), _help(one.attributes))
-            for one in each(command.arguments)
-        ]
-        if rows:
-            yield from ("| argument | default | meaning |", "|---|---|---|", *rows, "")
+        options = " ".join(_written_argument(one).replace("`", "") for one in each(command.arguments))
+        yield list_item(f"**gpucluster {words}**", _sentence(command.help), options and f"`{options}`")
 
 
 def _first_upper(text: str) -> str:
@@ -289,12 +312,13 @@ def _written_argument(one: Argument) -> str:
 
 def _parts_and_codes() -> Iterator[str]:
     _all_checks()  # suites register kinds
-    yield from ("## Findings", "", "| kind of part | name | findings of two nodes are the same |", "|---|---|---|")
-    for kind, one in sorted(KINDS.items()):
-        if kind:
-            yield _row(f"`{kind}`", one.label, "with equal names" if one.named else "whatever the name")
+    kinds = sorted((kind, one.named) for kind, one in KINDS.items() if kind)
+    yield from ("## Findings", "")
+    yield from _filled(f"Kinds of parts: {', '.join(f'`{kind}`' for kind, _ in kinds)}.")
+    named = ", ".join(f"`{kind}`" for kind, named in kinds if named)
+    yield from ("", *_filled(f"Findings of two nodes about these are the same only if the names are equal: {named}."))
     shared = sorted({*codes_of("pytest_gpucluster.core"), *codes_of("pytest_gpucluster.kit")})
-    yield from ("", f"Codes that several suites share: {', '.join(f'`{code}`' for code in shared)}.", "")
+    yield from ("", *_filled(f"Codes that several suites share: {', '.join(f'`{code}`' for code in shared)}."), "")
 
 
 # --- checks
@@ -302,16 +326,23 @@ def _parts_and_codes() -> Iterator[str]:
 
 def _checks(suite: str) -> str:
     """Return the table of the checks of a suite, its proof, and which of them may take a node out of service."""
-    about = {
-        name.partition(".")[2]: one
-        for name, one in sorted(_all_checks().items())  # not in the order of imports
-        if name.startswith(f"{suite}.")
-    }
+    about = _checks_of(suite)
+    rows = (_row(f"`{name}`", one.action.value, _holds(one), one.hint) for name, one in about.items())
+    lines = ["| check | action | what must hold | what to do |", "|---|---|---|---|", *rows]
+    if proof := _proof(suite):
+        lines += ["", *_filled(f"Proof: {proof}.")]
+    if drains := ", ".join(f"`{name}`" for name, one in about.items() if one.never_healthy):
+        lines += ["", *_filled(f"May take a node out of service: {drains}.")]
+    return "\n".join(lines) + "\n"
+
+
+def _checks_in_full(suite: str) -> str:
+    """Return what the table of a suite leaves out, too: likely causes, codes, and why no healthy node fails with a repair."""
+    about = _checks_of(suite)
     rows = (_row(f"`{name}`", one.action.value, _holds(one), one.cause, one.hint) for name, one in about.items())
     lines = ["| check | action | what must hold | likely cause | what to do |", "|---|---|---|---|---|", *rows]
-    proof = [f"`{name.partition('.')[2]}`" for one in suites() if one.name == suite for name in one.proof]
-    if proof:
-        lines += ["", f"Proof of the suite, without which a node is *not proved*: {', '.join(proof)}."]
+    if proof := _proof(suite):
+        lines += ["", f"Proof of the suite, without which a node is *not proved*: {proof}."]
     package = next((one.package for one in suites() if one.name == suite), "")
     if package and (codes := codes_of(package)):
         lines += ["", f"Codes of its findings: {', '.join(f'`{code}`' for code in codes)}."]
@@ -319,6 +350,18 @@ def _checks(suite: str) -> str:
     if reasons:
         lines += ["", "May take a node out of service; why no healthy node fails so:", "", *reasons]
     return "\n".join(lines) + "\n"
+
+
+def _checks_of(suite: str) -> Mapping[str, CheckDescription]:
+    return {
+        name.partition(".")[2]: one
+        for name, one in sorted(_all_checks().items())  # not in the order of imports
+        if name.startswith(f"{suite}.")
+    }
+
+
+def _proof(suite: str) -> str:
+    return ", ".join(f"`{name.partition('.')[2]}`" for one in suites() if one.name == suite for name in one.proof)
 
 
 def _all_checks() -> Mapping[str, CheckDescription]:

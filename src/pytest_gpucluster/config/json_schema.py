@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpucluster.config.models import SECTIONS, ClusterFile, Profile
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # A YAML 1.2 editor reads these where the loader reads the text: driver: 535, NCCL_IB_DISABLE: 1, comment: true
 _TEXT = ["string", "number", "boolean"]
+MANY = 8  # a list of as many choices has places where a line may end
+LINE = 140  # the longest line of prose in a page, in characters
 
 
 def schema(kind: Literal["cluster", "profile"] = "cluster") -> dict[str, Any]:
@@ -72,36 +75,54 @@ def _loosened(part: Any) -> Any:
 
 
 def reference() -> str:
-    """Return the keys of cluster and profile files as Markdown tables, each under its path in the file."""
+    """Return the keys of cluster and profile files as Markdown lists, each under its path in the file."""
     cluster, profile = schema(), schema("profile")
-    pages = _Tables({**profile["$defs"], **cluster["$defs"]})
+    pages = _Lists({**profile["$defs"], **cluster["$defs"]})
     pages.add("## Keys of a cluster file", "", {**cluster, "description": ""})
     pages.add("## Keys of a hardware profile", "profile", profile["$defs"]["Profile"])
     return "\n".join(pages.lines[1:]) + "\n"
 
 
-class _Tables:
-    """Tables of keys. A mapping that the file has at several places, and a key with one meaning in several, have one row."""
+def list_item(term: str, *texts: str) -> str:
+    """Return an item of a Markdown list, in lines of at most LINE characters: a term, and texts about it.
+
+    >>> list_item("`nodes`", "the nodes to test")
+    '- `nodes`: the nodes to test'
+    """
+    text = ": ".join(filter(None, (term, " ".join(filter(None, texts)))))
+    for width in range(LINE, LINE // 2, -1):
+        lines = textwrap.wrap(text, width - 2, break_long_words=False, break_on_hyphens=False)
+        if not any(re.match(r"[-+*#] |[>|]|\d+[.)] ", line) for line in lines[1:]):  # Markdown would begin a new block
+            break
+    return "- " + "\n  ".join(lines)
+
+
+class _Lists:
+    """Lists of keys. A mapping that the file has at several places, and a key with one meaning in several, have one item."""
 
     def __init__(self, definitions: dict[str, Any]) -> None:
         self.lines: list[str] = []
         self._definitions = definitions
         self._places: dict[str, str] = {"Profile": "keys-of-a-hardware-profile"}  # definition -> its anchor
-        self._written: dict[str, str] = {}  # row -> path of its table
+        self._written: dict[str, str] = {}  # item -> path of its list
 
     def add(self, heading: str, path: str, part: dict[str, Any]) -> None:
-        """Write one table, and those of the mappings in it that have none yet."""
+        """Write one list, and those of the mappings in it that have none yet."""
         below = dict(self._first_places(path, part))
         about = part.get("description", "").split("\n\n")[0].replace("\n", " ")
         own, also = self._rows(path, part)
         text = " ".join(filter(None, (about, also)))
-        self.lines += ["", heading, *(["", text] if text else [])]
-        self.lines += ["", "| key | value | default | meaning |", "|---|---|---|---|", *own] if own else []
+        self.lines += [
+            "",
+            heading,
+            *(["", textwrap.fill(text, LINE, break_long_words=False, break_on_hyphens=False)] if text else []),
+        ]
+        self.lines += ["", *own] if own else []
         for place, name in below.items():
             self.add(f"### `{place}`", place, self._definitions[name])
 
     def _first_places(self, path: str, part: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield {path: definition} of the mappings that no table before has."""
+        """Yield {path: definition} of the mappings that no list before has."""
         for key, about in part["properties"].items():
             for suffix, name in _mappings(about):
                 place = f"{path}.{key}{suffix}".lstrip(".")
@@ -109,7 +130,7 @@ class _Tables:
                     yield place, name
 
     def _rows(self, path: str, part: dict[str, Any]) -> tuple[list[str], str]:
-        """Return the rows that no table before has, and where the others are."""
+        """Return the items that no list before has, and where the others are."""
         own: list[str] = []
         elsewhere: dict[str, list[str]] = {}
         for key, about in part["properties"].items():
@@ -127,8 +148,8 @@ class _Tables:
         mapping = next(_mappings(about), None)
         shown = f"[`{key}`](#{self._places[mapping[1]]})" if mapping else f"`{key}`"
         default = "required" if required else _default(about.get("default"), about)
-        meaning = about.get("description", "").replace("|", "\\|")
-        return f"| {shown} | {_kind(about)} | {default} | {meaning} |"
+        kind = ", ".join(filter(None, ("" if mapping else _kind(about), default)))
+        return list_item(f"{shown} ({kind})" if kind else shown, about.get("description", ""))
 
 
 def _anchor(place: str) -> str:
@@ -158,7 +179,7 @@ def _kind(about: dict[str, Any]) -> str:
     if "$ref" in about:
         return "mapping"
     if "enum" in about:
-        return " or ".join(f"`{choice}`" for choice in about["enum"])
+        return f"`{' | '.join(map(str, about['enum']))}`".replace(" | ", "|" if len(about["enum"]) < MANY else ", ")
     if "anyOf" in about:
         kinds = [_kind(one) for one in about["anyOf"] if one.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
@@ -168,5 +189,5 @@ def _kind(about: dict[str, Any]) -> str:
         return ("list" if kind == "array" else "mapping") + of
     if about.get("title") in ("size", "duration", "bandwidth"):
         return str(about["title"])
-    names = {"integer": "whole number", "number": "number", "boolean": "true or false"}
+    names = {"integer": "integer", "number": "number", "boolean": "boolean"}
     return names.get(str(kind), "text")

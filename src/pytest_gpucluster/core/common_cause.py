@@ -1,4 +1,4 @@
-"""The one rule of common cause: which findings of nodes are one finding of the cluster. Pure; docs/common-cause.md.
+"""The one rule of common cause: which findings of nodes are one finding of the cluster. Pure; docs/verdicts.md.
 
 The same finding on all nodes that share a place, or on most of them, is a finding of what they share. So is the finding of
 the only node there, if the check names the setting that explains it. Such a finding fails the cluster, with the action `configure`: it takes no node

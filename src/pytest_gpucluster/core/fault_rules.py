@@ -1,4 +1,4 @@
-"""Rules of every check that may fail a node, beside the direction of a comparison (core/majority.py). Pure; docs/five-rules.md."""
+"""Rules of every check that may fail a node, beside the direction of a comparison (core/majority.py). Pure; docs/how-it-decides.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Former names of checks, keys and options, since 0.2.0: what to write instead, or why one went. Pure.
 
-One table for cluster files, profiles, waivers, the command line and the reasons of drained nodes; docs/from-0.2.0.md is
+One table for cluster files, profiles, waivers, the command line and the reasons of drained nodes; docs/coming-from.md is
 made from it. A new row is enough: {former name: Former(new="present name")} or {former name: Former(why="reason")}.
 """
 

@@ -105,7 +105,7 @@ class Suite:
     proof: whole names of checks (fnmatch), like 'gpu.count', without whose results the suite has proved nothing about a node.
     by_profile: whole names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
     it, and are not checked where the profile is of other hardware.
-    options: further options of pytest, with the arguments of addoption(). again: those that a command which repeats a check keeps.
+    options: further options of pytest, with the arguments of addoption(); `again`: those that a command which repeats a check keeps.
     resume: the option that goes on with the event log of a run which was stopped.
     settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for an
     invalid value}.

@@ -1,4 +1,4 @@
-"""What the nodes with a finding, or with a shifted metric, have in common: a factor's value. Pure; docs/common-cause.md.
+"""What the nodes with a finding, or with a shifted metric, have in common: a factor's value. Pure; docs/verdicts.md.
 
 A factor is what a site or a run states of each node: its rack, its cooling loop, its VBIOS. A hypothesis is one question (a
 finding, a metric) against one value of a factor; the unit of all tests is the node.

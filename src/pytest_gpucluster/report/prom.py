@@ -2,7 +2,7 @@
 
 Names follow https://prometheus.io/docs/practices/naming/: base units (bytes, seconds, ratios), the unit last. All are
 gauges: each run replaces the file. There are no time stamps in it, which the collector would refuse; when the run was
-is a metric. What a series means stands in its HELP line and in docs/metrics.md.
+is a metric. What a series means stands in its HELP line and in docs/reports.md.
 """
 
 from __future__ import annotations

@@ -291,7 +291,7 @@ def test_names_are_lines() -> None:
     assert NAMES.command == f"{SEARCH}; enroot list"  # tasks may lack the folder of enroot
 
 
-# -- healthy nodes whose Enroot looks broken, and broken ones that look well (docs/five-rules.md) ------------------
+# -- healthy nodes whose Enroot looks broken, and broken ones that look well (docs/how-it-decides.md) ------------------
 
 ENROOT = "https://github.com/NVIDIA/enroot/blob/master/doc/configuration.md"
 PYXIS = "https://github.com/NVIDIA/pyxis/wiki/Usage"

@@ -129,7 +129,7 @@ def test_a_load_that_was_not_read_is_not_checked() -> None:
     assert result(checks.load(Diagnostics(problem="sdiag: timed out"), CONFIG)) == NOT_CHECKED
 
 
-# --- healthy controllers that look overloaded, and overloaded ones that look well (docs/five-rules.md)
+# --- healthy controllers that look overloaded, and overloaded ones that look well (docs/how-it-decides.md)
 
 SDIAG = "https://slurm.schedmd.com/sdiag.html"
 CONF = "https://slurm.schedmd.com/slurm.conf.html"

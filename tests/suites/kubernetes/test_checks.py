@@ -1,4 +1,4 @@
-"""Healthy nodes whose objects look sick, and sick ones whose objects look healthy (docs/five-rules.md)."""
+"""Healthy nodes whose objects look sick, and sick ones whose objects look healthy (docs/how-it-decides.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts on what Prometheus and Grafana answer; healthy machines that look sick, and sick ones (docs/five-rules.md)."""
+"""Verdicts on what Prometheus and Grafana answer; healthy machines that look sick, and sick ones (docs/how-it-decides.md)."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def test_srun_gets_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...]
     assert text == reported + "\n"
 
 
-# --- healthy runs that look broken, and broken ones that look well (docs/five-rules.md)
+# --- healthy runs that look broken, and broken ones that look well (docs/how-it-decides.md)
 
 MPIRUN = "https://docs.open-mpi.org/en/v5.0.x/launching-apps/slurm.html"
 UCX = "https://openucx.readthedocs.io/en/master/faq.html"

@@ -208,7 +208,7 @@ def test_what_nvcc_reports_is_the_error(tmp_path: Path, case: str, error: str) -
 test_each_case_has_its_verdict = decided(CASES)
 
 
-# -- healthy runs that look broken, and broken ones that look well (docs/five-rules.md) ---------------------------
+# -- healthy runs that look broken, and broken ones that look well (docs/how-it-decides.md) ---------------------------
 
 EXAMPLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/examples.html"
 SUM = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html"

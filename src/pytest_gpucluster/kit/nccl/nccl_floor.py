@@ -1,4 +1,4 @@
-"""The lowest plausible bus bandwidth of a collective, from the links that the nodes report. Pure; docs/nccl-floor.md.
+"""The lowest plausible bus bandwidth of a collective, from the links that the nodes report. Pure; docs/how-it-decides.md.
 
 A threshold is a figure of one kind of hardware. Where none fits, a run must reach at least half of what the slowest link
 of its route allows: no healthy hardware is below, and a wrong transport, a link at half width or a missing adapter is.

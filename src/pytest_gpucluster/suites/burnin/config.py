@@ -52,7 +52,7 @@ class BurninConfig(Section):
     # duration of one load; shorter if fewer than three rounds would fit into the time
     load: ClassVar[float] = 10
     loads: tuple[Load, ...] = Field(
-        ALL, min_length=1, description="loads to run; `rdma` (perftest over all rails) only if it stands here"
+        ALL, min_length=1, description="loads to run; `rdma` (perftest over all rails) only if listed"
     )
     profile: Shape = Field(
         "steady",

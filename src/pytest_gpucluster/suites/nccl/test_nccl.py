@@ -151,7 +151,7 @@ def show_floor(pytestconfig: pytest.Config, cluster: Cluster, table: Callable[..
                 collective,
                 text,
                 note=f"no row of {stages.profile.name} or of the cluster file fits; the floor is {why} "
-                f"(docs/nccl-floor.md). `{command} --baseline=record` writes {nccl_baseline.describe(cluster.name)}; "
+                f"(docs/how-it-decides.md). `{command} --baseline=record` writes {nccl_baseline.describe(cluster.name)}; "
                 f"`{command} --baseline={nccl_baseline.file_of(cluster.name)}` judges by it",
             )
 
