@@ -433,10 +433,7 @@ INTERFACES = Probe(
     by_hand="ip -o addr; ls /sys/class/infiniband",
 )
 GIDS = Probe(
-    "GID types",
-    ADAPTERS.command,
-    parse_gids,
-    by_hand="grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*",
+    "GID types", ADAPTERS.command, parse_gids, by_hand="grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*"
 )
 IOMMU = Probe(
     "IOMMU",
