@@ -12,8 +12,7 @@ set --
 [ -z "${keys?}" ] || for g in $(ls $b 2>/dev/null); do
   case $g in *:*) u=known; set -- "$@" $b/$g ;; esac
 done
-# the links show the bridges between the processor and a device
-[ $# = 0 ] || for l in $(readlink -f "$@"); do echo gpu $l; done
+g=$*
 set -- /proc/uptime /sys/class/dmi/id/product_name
 for e in ${entries?}; do
   a=${e%%/*}
@@ -72,15 +71,23 @@ done
       printf "gids %s %s\n%s", k, layer[k], types[k]
     }
   }'
+# the links show the bridges between the processor and a device
 set -- $c
-[ $# = 0 ] || for l in $(readlink -f $f); do
-  echo path "$1" $l
-  case $l in *:*) t=known ;; esac
+m=$#
+set -- $g $c
+[ -z "$g$f" ] || for l in $(readlink -f $g $f); do
+  if [ $# -gt "$m" ]; then
+    echo gpu $l
+  else
+    echo path "$1" $l
+    case $l in *:*) t=known ;; esac
+  fi
   shift
 done
 # vital product data of a bridge to NVSwitches (Fabric Manager User Guide); only root may read it
 [ -z "$v" ] || grep -al SW_MNG $v 2>/dev/null
 [ -z "$k" ] || grep -svH '^0x0000$' $k
-[ -z "$keys" ] || ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:
+[ -n "$keys" ] || { echo end; exit 0; }
+ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:
 [ -z "$f" ] || [ -n "$t" ] && [ -n "$u" ] || { echo topology; timeout -k 5 20 nvidia-smi topo -m 2>/dev/null; }
 echo end

@@ -11,6 +11,7 @@ also=' ' m=0
 set -f
 IFS='
 '
+# shellcheck disable=SC2013 # lines are wanted, without a process for the end of a pipe
 for l in $(cat /proc/mounts 2>/dev/null); do
   IFS=' '
   p=${l#* } f=${l#* * }

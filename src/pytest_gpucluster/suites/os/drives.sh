@@ -4,7 +4,7 @@
 # drive, and with -n, so that a disk that sleeps stays asleep. Each runs in the background and writes into a folder, since a
 # process that waits for a drive without an answer cannot be ended. TICKS: tenths of a second without
 # an answer of any drive.
-# shellcheck disable=SC2045 # names of the kernel; a simulated node has its own ls
+# shellcheck disable=SC2045,SC2086 # names of the kernel; a simulated node has its own ls
 export LC_ALL=C PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 n=/sys/class/nvme b=/sys/block most=@MOST@ ticks=@TICKS@
 all='' f='' s='' v=''

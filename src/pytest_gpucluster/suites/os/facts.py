@@ -338,7 +338,8 @@ def read_memory_parts(answer: Answer) -> MemoryParts:
 
 def _last(pattern: str, text: str) -> str:
     """Return what a file contains, '' where there is none."""
-    return (re.findall(pattern, text) or [""])[-1].strip()
+    found: list[str] = re.findall(pattern, text)
+    return found[-1].strip() if found else ""
 
 
 _EDAC = "/sys/devices/system/edac/mc/mc*/dimm* /sys/devices/system/edac/mc/mc*/rank*"  # rank0: of chip selects
