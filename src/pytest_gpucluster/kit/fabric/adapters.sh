@@ -88,6 +88,11 @@ done
 [ -z "$v" ] || grep -al SW_MNG $v 2>/dev/null
 [ -z "$k" ] || grep -svH '^0x0000$' $k
 [ -n "$keys" ] || { echo end; exit 0; }
-ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:
+IFS='
+'
+for l in $(ibv_devinfo 2>&1); do
+  case $l in *hca_id:* | *port:* | *active_mtu:*) printf '%s\n' "$l" ;; esac
+done
+unset IFS
 [ -z "$f" ] || [ -n "$t" ] && [ -n "$u" ] || { echo topology; timeout -k 5 20 nvidia-smi topo -m 2>/dev/null; }
 echo end

@@ -437,8 +437,8 @@ GIDS = Probe(
 )
 IOMMU = Probe(
     "IOMMU",
-    "cat /proc/cmdline; ls /sys/class/iommu 2>/dev/null; grep -H . /sys/class/infiniband/*/device/iommu_group/type "
-    "/sys/bus/pci/drivers/nvidia/*/iommu_group/type 2>/dev/null; echo end",
+    "cat /proc/cmdline; for u in /sys/class/iommu/*; do [ ! -e $u ] || echo ${u##*/}; done; "
+    "grep -H . /sys/class/infiniband/*/device/iommu_group/type /sys/bus/pci/drivers/nvidia/*/iommu_group/type 2>/dev/null; echo end",
     parse_iommu,
     by_hand="cat /proc/cmdline; ls /sys/class/iommu; grep . /sys/class/infiniband/*/device/iommu_group/type",
 )
