@@ -20,6 +20,7 @@ QUICK: tuple[tuple[str, ...], ...] = (
     ("report_scale.py", "--nodes", "100"),
     ("import_cost.py",),
     ("gate.py",),
+    ("processes.py",),
     ("shared_causes.py", "1"),
 )
 FULL: tuple[tuple[str, ...], ...] = (
@@ -35,6 +36,7 @@ FULL: tuple[tuple[str, ...], ...] = (
     ("report_scale.py",),
     ("import_cost.py",),
     ("gate.py",),
+    ("processes.py",),
     ("shared_causes.py", "50"),
 )
 
