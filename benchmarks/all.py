@@ -21,6 +21,7 @@ QUICK: tuple[tuple[str, ...], ...] = (
     ("report_scale.py", "--nodes", "100"),
     ("import_cost.py",),
     ("gate.py",),
+    ("processes.py",),
     ("shared_causes.py", "1"),
 )
 FULL: tuple[tuple[str, ...], ...] = (
@@ -37,6 +38,7 @@ FULL: tuple[tuple[str, ...], ...] = (
     ("report_scale.py",),
     ("import_cost.py",),
     ("gate.py",),
+    ("processes.py",),
     ("shared_causes.py", "50"),
 )
 

@@ -64,7 +64,7 @@ TYPES = "/sys/class/infiniband/{0}/ports/1/gid_attrs/types/"
 
 def gid_table(*kinds: str, device: str = "mlx5_0", layer: str = "Ethernet") -> str:
     rows = [f"{TYPES.format(device)}{index}:{kind}" for index, kind in enumerate(kinds) if kind]
-    return "\n".join([f"port {device} 1 {layer}", *rows]) + "\n"
+    return "\n".join([f"gids {device} 1 {layer}", *rows]) + "\n"
 
 
 def gids(*tables: str) -> tuple[infiniband.GidPort, ...]:

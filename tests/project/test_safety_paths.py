@@ -138,7 +138,7 @@ def write_trial(place: Path, _: pytest.MonkeyPatch) -> None:
 
 
 def own(place: Path, _: pytest.MonkeyPatch) -> None:
-    done = sh(f'{own_folder.OWN_SH} d=$(own "{place}") && rm -rf "$d"')
+    done = sh(f'{own_folder.OWN_SH} own "{place}" && rm -rf "$own"')
     if done.returncode:
         raise PermissionError(done.stderr)
 

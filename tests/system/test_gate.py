@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from paths import ROOT
 from sandbox_helpers import DEADLINE, wait_for
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
@@ -138,6 +140,23 @@ def test_gates_send_slurmctld_no_request(sandbox: Sandbox, gated: Path) -> None:
     assert requests(sandbox) <= {"REQUEST_STATS_INFO"}  # of sdiag
     slurm(sandbox, "sinfo")
     assert "REQUEST_PARTITION_INFO" in requests(sandbox)  # so requests are counted
+
+
+# a gate without known answers: its processes and threads, those of the simulated tools too. benchmarks/processes.py counts ours.
+MOST_PROCESSES = 300  # 260 when it was set; other programs of a machine change a few
+
+
+@pytest.mark.essential
+@pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace needs root")
+def test_a_gate_starts_few_processes(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.heal()
+    count = tmp_path / "count"
+    space = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable]
+    gate = [str(GATE), "gate", f"--cluster={sandbox.cluster_file}", "--budget=60s", f"--folder={tmp_path}/share"]
+    srun = ["srun", "-N1", "-w", sandbox.nodes[0], "--gres=gpu:8", "--exclusive"]
+    done = slurm(sandbox, *srun, *space, str(ROOT / "benchmarks/sides/counted.py"), str(count), *gate)
+    assert "OK: " in done.stdout, done.stdout + done.stderr
+    assert 0 < int(count.read_text()) <= MOST_PROCESSES
 
 
 @pytest.mark.essential

@@ -49,7 +49,7 @@ file() {
 }
 # bug_report SECONDS BYTES: NVIDIA asks for a second one in safe mode if the first hangs, and for both
 bug_report() {
-  d=$(own "${TMPDIR:-/tmp}" 2>&1) || { begin nvidia-bug-report && echo "$d" && finish 1; return; }
+  d=$(own "${TMPDIR:-/tmp}" 2>&1 && echo "${own?}") || { begin nvidia-bug-report && echo "$d" && finish 1; return; }
   trap 'rm -rf "$d"' EXIT
   trap 'exit 1' HUP INT TERM
   take nvidia-bug-report "$1" 65536 nvidia-bug-report.sh --output-file "$d/report.log"

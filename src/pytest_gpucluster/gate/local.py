@@ -154,11 +154,12 @@ class LocalChannel:
 
     def _collect(self, job: _Job) -> None:
         job.finish()
-        whole = Answer(self.node, 0, bytes(job.out), bytes(job.err), sent=job.began, received=time.time())
-        done = {} if job.cut else job.batch.split(whole)
-        waiting = [command for command, _ in job.batch.commands if command not in done]
         status = job.process.poll() or 0
         ended = CommandEnd(status if status >= 0 else 128 - status)
+        rc = None if job.late else ended.status
+        whole = Answer(self.node, rc, bytes(job.out), bytes(job.err), sent=job.began, received=time.time())
+        done = {} if job.cut else job.batch.split(whole)
+        waiting = [command for command, _ in job.batch.commands if command not in done]
         for command in waiting:
             name = self._name(waiting[0])
             late = self._late(name) if job.late else f"the shell of {name}: {ended}"

@@ -108,7 +108,7 @@ def test_what_a_cut_batch_does_not_hold_is_left_out() -> None:
     assert {command: answer.stdout for command, answer in cut.items()} == {"a": b"A"}
 
 
-@given(st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50), st.integers(0, 123)), max_size=5))
+@given(st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50), st.integers(0, 123)), min_size=2, max_size=5))
 def test_streams_come_apart_as_they_were(reported: list[tuple[bytes, bytes, int]]) -> None:
     batch = Batch(tuple((f"command {number}", 5.0) for number in range(len(reported))))
     mark = batch.mark.encode()

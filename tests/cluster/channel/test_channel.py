@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 from sandbox_helpers import wait_for
 
 from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce, srun_argv
-from pytest_gpucluster.cluster.channel.protocol import agent_argv
+from pytest_gpucluster.cluster.channel.protocol import agent_argv, request
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport import LocalTransport
@@ -351,3 +352,22 @@ def test_a_killed_srun_is_the_fault_of_no_node(sandbox: Sandbox, monkeypatch: py
             assert {answer.rc for answer in fleet.ask("echo after").values()} == {None}
             assert all("srun ended (exit -9)" in why.text for why in fleet.lost.values())
             assert fleet.disconnected == set(fleet.lost) == set(held.nodes)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace needs root")
+@pytest.mark.parametrize(("command", "most"), [("true", 10), ("true\ntrue", 10)])
+def test_processes_of_a_request(command: str, most: int, tmp_path: Path) -> None:
+    def started(requests: int) -> int:
+        space = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable]
+        argv = [*space, str(ROOT / "benchmarks/sides/counted.py"), str(tmp_path / "count"), *agent_argv("nonce")]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+            assert agent.stdin is not None
+            assert agent.stdout is not None
+            agent.stdin.write(b"".join(request(at + 1, None, 30, 100, command) for at in range(requests)))
+            agent.stdin.flush()
+            for _ in range(requests):
+                assert any(b" X 0" in line for line in agent.stdout)
+            agent.stdin.close()
+        return int((tmp_path / "count").read_text())
+
+    assert started(5) - started(0) <= 5 * most

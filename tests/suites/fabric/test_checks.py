@@ -425,7 +425,7 @@ def test_the_gid_probe_reads_a_tree_of_sysfs(tmp_path: Path) -> None:
     found = infiniband.parse_gids(in_a_shell(infiniband.GIDS.command, tmp_path))
     assert found == (infiniband.GidPort("mlx5_0", 1, "Ethernet", {0: "IB/RoCE v1", 1: "RoCE v2"}),)
     assert str(found[0]) == "mlx5_0 port 1"
-    nothing = infiniband.parse_gids(answer("port mlx5_0 1\nend\n"))
+    nothing = infiniband.parse_gids(answer("gids mlx5_0 1\nend\n"))
     assert nothing == (infiniband.GidPort("mlx5_0", 1, None, {}),)
 
 

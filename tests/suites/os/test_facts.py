@@ -132,7 +132,7 @@ LIMITS = (
     "Max nice priority         0  unlimited\nMax x  unlimited  9 bytes\nMax y  5x  9\n no Max z  1  2\n"
 )
 MOUNTS = "a / ext4 rw,x 0 0\nb /m\\040n nfs4 ro\nc /m\\040n tmpfs rw 0 0\n"
-NODES = "Node 0 MemTotal: 8 kB\nNode 1 MemTotal: 4 kB\n"
+NODES = "/n/node0/meminfo:Node 0 MemTotal: 8 kB\n/n/node1/meminfo:Node 1 MemTotal: 4 kB\n"
 EDAC = "/e/mc0/dimm0/dimm_label:CPU_A1\n/e/mc0/dimm0/size:2\n/e/mc0/rank1/size:1\n/e/mc0/dimm2/size:0\n"
 READ: list[tuple[Callable[[], object], object]] = [
     (lambda: facts.sections(of(a="x\n", b=("y", 3)))["b"], facts.CommandSection("y", CommandEnd(3))),
@@ -148,10 +148,10 @@ READ: list[tuple[Callable[[], object], object]] = [
     ),
     (lambda: facts.read_limits(LIMITS), {"Max open files": 1024, "Max nice priority": 0, "Max x": math.inf}),
     (
-        lambda: facts.read_memory_parts(of(nodes=NODES, cpus="0\n", crash="7\n", dimms=EDAC)),
+        lambda: facts.read_memory_parts(of(files=f"{NODES}/n/has_cpu:0\n/k/kexec_crash_size:7\n{EDAC}")),
         MemoryParts(4096, 7, {"mc0/dimm0 CPU_A1": 2 << 20, "mc0/rank1": 1 << 20}),
     ),
-    (lambda: facts.read_memory_parts(of(nodes=NODES, cpus=NO_FILE, crash=NO_FILE)), MemoryParts()),
+    (lambda: facts.read_memory_parts(of(files=NODES)), MemoryParts()),
 ]
 
 

@@ -128,7 +128,7 @@ def test_units_that_failed_are_named() -> None:
 
 def test_services_are_reported_one_a_line() -> None:
     probe = probes.services(["a-b", "c"])
-    assert probe.command == "LC_ALL=C systemctl is-active a-b c a-b.socket c.socket"
+    assert probe.command == "export LC_ALL=C; exec systemctl is-active a-b c a-b.socket c.socket"
     four = answer("active\ninactive\ninactive\ninactive\n", 3)
     assert probe.parse(four) == {"a-b": "active", "c": "inactive"}
     assert probe.parse(answer("inactive\nfailed\nactive\nactive\n")) == {"a-b": "active", "c": "failed"}

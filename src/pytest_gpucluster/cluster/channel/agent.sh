@@ -2,7 +2,8 @@
 # The agent of the fleet channel: one per node. POSIX sh, after limited.sh; $1 is the nonce that marks the agent's lines.
 #
 # Input, one line for each command:   ID WHO SECONDS CAP FORM CODE|
-#   WHO: * or ,TASK,TASK,   FORM: p (plain) or b (printf %b)   |: preserves trailing blanks
+#   WHO: * or ,TASK,TASK,   FORM: p (plain), b (printf %b), or the character that stands for each newline
+#   |: preserves trailing blanks
 # ID 0 is a ping.
 # Output, lines shorter than PIPE_BUF, so that lines of concurrent commands never mix:
 #   NONCE 0 H TASK ENCODING HOST        started         NONCE 0 P    pong         NONCE 0 Q REASON   exits
@@ -73,7 +74,12 @@ end_command() {
 work() {
   pid='' watcher='' before=$!
   trap 'end_command; exit' TERM HUP INT
-  if [ "$how" = b ]; then code=$(printf '%b|' "$code"); code=${code%|}; fi
+  # shellcheck disable=SC2086 # lines are wanted, without a process
+  case $how in
+    p) ;;
+    b) code=$(printf '%b|' "$code"); code=${code%|} ;;
+    *) set -f; IFS=$how; set -- $code; IFS=$NL; code="$*"; unset IFS; set +f ;;
+  esac
   clock
   if [ -n "$limiter" ]; then
     $limiter "$seconds" sh -c "$code" </dev/null 2>&5 3>&- 5>&- 6>&- &

@@ -45,7 +45,9 @@ class Batch:
 
     @property
     def command(self) -> str:
-        """The command line of the batch."""
+        """The command line of the batch; of one command that command itself, since its shell alone shows its end."""
+        if len(self.commands) == 1:
+            return f"exec </dev/null; {_in_place(self.commands[0][0])}"
         calls = (f"b {shlex.quote(_in_place(command))}" for command, _ in self.commands)
         return f"m={shlex.quote(self.mark)}; {_HEAD}{'; '.join(calls)}; :"
 
@@ -55,7 +57,9 @@ class Batch:
         return max(timeout for _, timeout in self.commands)
 
     def split(self, answer: Answer) -> dict[str, Answer]:
-        """Return {command: answer} of the commands that ended."""
+        """Return {command: answer} of the commands that ended; `answer` is that of the shell, whose end is that of one command."""
+        if len(self.commands) == 1:
+            return {} if answer.rc is None else {self.commands[0][0]: answer}
         outs = list(_pieces(answer.stdout, self.mark.encode() + rb" (\d{1,3})\n"))
         errs = list(_pieces(answer.stderr, self.mark.encode() + rb"()\n"))
         return {

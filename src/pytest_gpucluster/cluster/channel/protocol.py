@@ -25,6 +25,9 @@ MAX_PIECE = 1 << 16
 CODERS = (BASE64, HEX)
 
 _PLAIN = re.compile(r"[\x20-\x7e]*")
+# commands of several lines, with the marks of sections; the agent drops newlines at the end
+_NEWLINE = "\x1f"
+_LINES = re.compile(r"(?=[^\n]*\n)[\x1e\t\n -~]*[\x1e\t -~]")
 _SHORT = {ord("\\"): r"\\", ord("\n"): r"\n", ord("\t"): r"\t"}  # escapes of printf %b that POSIX has
 _LABEL = re.compile(rb"\s*(\d{1,7}): ")
 _DIGITS = 18  # of a number in a frame
@@ -69,11 +72,14 @@ def request(number: int, tasks: Iterable[int] | None, seconds: int, cap: int, co
     r"""Return the request line of one command.
 
     `tasks` None: all of them. `seconds` is the deadline on the node, `cap` the most bytes of stdout and of stderr.
-    A command of printable ASCII is sent unchanged, any other in the format of `printf %b`.
+    A command of printable ASCII is sent unchanged, also with other characters for its newlines, and any other in the format
+    of `printf %b`, which costs a process per node.
     """
     who = "*" if tasks is None else f",{','.join(map(str, tasks))},"
     form, code = "p", command
-    if not _PLAIN.fullmatch(command):
+    if _LINES.fullmatch(command):
+        form, code = _NEWLINE, command.replace("\n", _NEWLINE)
+    elif not _PLAIN.fullmatch(command):
         raw = command.encode("utf-8", "surrogateescape")
         plain = (chr(byte) if 0x20 <= byte <= 0x7E else f"\\0{byte:03o}" for byte in raw)
         form, code = "b", "".join(_SHORT.get(byte, char) for byte, char in zip(raw, plain, strict=True))

@@ -55,7 +55,6 @@ _ADAPTERS = script(
     OF_PORT=" ".join(_OF_PORT),
     PKEYS=" ".join(map(str, range(_PKEYS))),
 )
-_GIDS = script(__package__, "gids.sh")
 
 
 class Location(NamedTuple):
@@ -325,17 +324,19 @@ class GidPort:
 
 
 def parse_gids(answer: Answer) -> tuple[GidPort, ...]:
-    """Return the GID types of all ports, also none; ProbeError if the end of the answer is missing."""
+    """Return the GID types of all ports of adapters.sh, also none; ProbeError if the end of the answer is missing."""
     lines = answer.out.splitlines()
     if "end" not in lines or answer.truncated:
         raise ProbeError("/sys/class/infiniband/*/ports/*/gid_attrs: the answer ended early")
     found: list[tuple[str, int, str | None, dict[int, str]]] = []
     for line in lines[: lines.index("end")]:
         words = line.split()
-        if words[:1] == ["port"] and len(words) > 2 and words[2].isdecimal():  # port mlx5_0 1 Ethernet
+        if words[:1] == ["gids"] and len(words) > 2 and words[2].isdecimal():  # gids mlx5_0 1 Ethernet
             found.append((words[1], int(words[2]), words[3] if words[3:] else None, {}))
             continue
         path, colon, gid_type = line.partition(":")
+        if "/gid_attrs/types/" not in path:
+            continue
         index = path.rpartition("/")[2]
         where = f"/{found[-1][0]}/ports/{found[-1][1]}/" if found else ""
         if not (where and where in path and colon and index.isdecimal()):
@@ -410,11 +411,11 @@ ADAPTERS = Probe(
     parse_adapters,
     by_hand="ibstat; ls /sys/class/infiniband",
 )
-# The same command late in the run; the different text avoids the channel's cache
+# uptime and counters, late in the run
 ADAPTERS_LATER = replace(
     ADAPTERS,
     name="network adapters, later",
-    command=f"keys=; {ENTRIES_SH}\n{_ADAPTERS}; : later",
+    command=f"keys=; {ENTRIES_SH}\n{_ADAPTERS}",
     by_hand="grep . /sys/class/infiniband/*/ports/*/counters/*",
 )
 PEER_MEMORY = Probe(
@@ -426,21 +427,18 @@ PEER_MEMORY = Probe(
 )
 INTERFACES = Probe(
     "network interfaces",
-    "for n in $(ls /sys/class/net); do echo net $n; done; for n in $(ls /sys/class/infiniband 2>/dev/null); do "
-    "echo hca $n; done; ip -o -4 addr show 2>/dev/null; echo end",
+    "k=net; for n in $(ls /sys/class/net /sys/class/infiniband 2>/dev/null); do case $n in */net:) k=net ;; "
+    "*/infiniband:) k=hca ;; *) echo $k $n ;; esac; done; ip -o -4 addr show 2>/dev/null; echo end",
     parse_interfaces,
     by_hand="ip -o addr; ls /sys/class/infiniband",
 )
 GIDS = Probe(
-    "GID types",
-    f"{ENTRIES_SH}\n{_GIDS}",
-    parse_gids,
-    by_hand="grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*",
+    "GID types", ADAPTERS.command, parse_gids, by_hand="grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*"
 )
 IOMMU = Probe(
     "IOMMU",
-    "cat /proc/cmdline; ls /sys/class/iommu 2>/dev/null; grep -H . /sys/class/infiniband/*/device/iommu_group/type "
-    "/sys/bus/pci/drivers/nvidia/*/iommu_group/type 2>/dev/null; echo end",
+    "cat /proc/cmdline; for u in /sys/class/iommu/*; do [ ! -e $u ] || echo ${u##*/}; done; "
+    "grep -H . /sys/class/infiniband/*/device/iommu_group/type /sys/bus/pci/drivers/nvidia/*/iommu_group/type 2>/dev/null; echo end",
     parse_iommu,
     by_hand="cat /proc/cmdline; ls /sys/class/iommu; grep . /sys/class/infiniband/*/device/iommu_group/type",
 )

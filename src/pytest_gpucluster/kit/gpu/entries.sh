@@ -1,10 +1,10 @@
 # shellcheck shell=sh
-# entries FOLDER...: prints the network adapters, then `ADAPTER/FOLDER/NAME` for all that is in these folders of each: two
-# processes, however many adapters there are.
+# entries FOLDER...: lists in $entries the network adapters, and `ADAPTER/FOLDER/NAME` for all that is in these folders of each:
+# two processes, however many adapters there are.
 # shellcheck disable=SC2045,SC2048,SC2086 # names of the kernel, without blanks; a simulated node has its own ls
 d=/sys/class/infiniband
 entries() {
-  n=$*
+  n=$* entries=
   set -- $d
   for a in $(ls $d 2>/dev/null); do for f in $n; do set -- "$@" "$d/$a/$f"; done; done
   # it heads each folder, since it lists several
@@ -12,7 +12,7 @@ entries() {
     case $e in
       "$d":) f='' ;;
       "$d"/*:) f=${e%:}/ f=${f#"$d"/} ;;
-      *) echo "$f$e" ;;
+      *) entries="$entries $f$e" ;;
     esac
   done
 }

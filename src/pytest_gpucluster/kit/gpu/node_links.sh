@@ -10,8 +10,9 @@ for g in $(ls $b 2>/dev/null); do
   case $g in *:*) set -- "$@" "$b/$g" ;; esac
 done
 [ $# = 0 ] || for g in $(readlink -f "$@"); do echo "gpu;$g"; done
+entries ports
 set --
-all=$(entries ports) c=
+all=${entries?} c=
 for e in $all; do
   case $e in */*) ;; *) c="$c $e"; set -- "$@" "$d/$e/device" ;; esac
 done

@@ -614,7 +614,7 @@ P2P = _of_survey("peer access", parse_p2p, "nvidia-smi topo -p2p n")
 # a second reading, for how far the counters rise
 NVLINK_ERRORS_LATER = Probe(
     "NVLink errors, second reading",
-    f'o=$(nvidia-smi nvlink -e 2>&1); echo "@@ errors $?"; echo uptime $(cat /proc/uptime); '
+    f'o=$(nvidia-smi nvlink -e 2>&1); echo "@@ errors $?"; read -r u </proc/uptime; echo "uptime $u"; '
     f'printf "%s\\n" "$o" | awk {_FOLD_ERRORS}',
     parse_nvlink_errors,
     timeout=_TIMEOUT,
@@ -635,8 +635,8 @@ CLOCKS_LATER = Probe(
 )
 DEVICE_FILES = Probe(
     "GPU device files",
-    f"""p=$(command -v {MAKES_UVM}) && [ -u "$p" ] && echo {MAKES_UVM}; """
-    """ls /dev | awk '/^nvidia/{print} END{print "entries", NR}'""",
+    f"""IFS=:; for p in $PATH; do [ ! -u "$p/{MAKES_UVM}" ] || {{ echo {MAKES_UVM}; break; }}; done; unset IFS; n=0; """
+    """for f in $(ls /dev); do n=$((n+1)); case $f in nvidia*) echo "$f";; esac; done; echo entries $n""",
     parse_device_files,
     by_hand="ls -l /dev/nvidia*",
 )

@@ -48,7 +48,8 @@ h nvlink
 p
 n nvlink -e
 h errors
-echo "uptime $(cat /proc/uptime)"
+read -r u </proc/uptime
+echo "uptime $u"
 p | awk @FOLD@
 n topo -m
 h topology

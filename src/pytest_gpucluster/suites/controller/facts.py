@@ -139,7 +139,10 @@ def log_command(path: str, unit: str, size: int) -> str:
     `path` is the value of slurm.conf, '' if the daemon writes to syslog: then systemd's journal of the unit is read.
     """
     # newest lines only: one repeated error could fill megabytes
-    keep = f"grep -aE {shlex.quote(_SELECTED)} | tail -n {MOST_LINES} | cut -c 1-{LINE_LENGTH}"
+    keep = (
+        f"LC_ALL=C awk '/{_SELECTED}/ {{ line[n++] = substr($0, 1, {LINE_LENGTH}) }} "
+        f"END {{ for (i = n > {MOST_LINES} ? n - {MOST_LINES} : 0; i < n; i++) print line[i] }}'"
+    )
     clock = "date '+now %s %Y-%m-%dT%H:%M:%S'"
     if not path:
         journal = f"journalctl -q -u {unit} -o short-iso --no-pager"

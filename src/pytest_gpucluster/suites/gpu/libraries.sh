@@ -3,18 +3,18 @@
 # shellcheck disable=SC2086 # paths of libraries have no blanks
 export LC_ALL=C
 PATH=$PATH:/usr/sbin:/sbin
-c=$(ldconfig -p 2>/dev/null | grep -e libnvidia- -e 'libcuda\.so')
-printf '%s\n' "$c"
 d=
 set --
-for p in $c; do
-  case $p in
-    /*)
-      set -- "$@" "$p"
-      case " $d " in *" ${p%/*} "*) ;; *) d="$d ${p%/*}" ;; esac
-      ;;
-  esac
+IFS='
+'
+for l in $(ldconfig -p 2>/dev/null); do
+  case $l in *libnvidia-* | *libcuda.so*) ;; *) continue ;; esac
+  printf '%s\n' "$l"
+  p=${l##* }
+  set -- "$@" "$p"
+  case " $d " in *" ${p%/*} "*) ;; *) d="$d ${p%/*}" ;; esac
 done
+unset IFS
 for e in $d; do
   for p in "$e"/libnvidia-*.so.* "$e"/libcuda.so.*; do
     if [ -e "$p" ] || [ -L "$p" ]; then set -- "$@" "$p"; fi

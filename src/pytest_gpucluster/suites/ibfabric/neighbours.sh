@@ -7,7 +7,8 @@ n=/sys/class/net
 set --
 for i in $(ls $n 2>/dev/null); do set -- "$@" "$n/$i/operstate"; done
 [ $# = 0 ] || grep -sH . "$@" | sed "s|^.*$n/|$n/|"
-for e in $(entries device/net); do
+entries device/net
+for e in ${entries?}; do
   case $e in */net/*) echo "rdma ${e%%/*} ${e##*/}" ;; esac
 done
 echo lldp

@@ -7,32 +7,33 @@
 most=@MOST@
 set -- @PATHS@
 # paths with an escape (blank, newline) are omitted, since df does not accept them
-also=$(
-  cat /proc/mounts 2>/dev/null | {
-    m=0 seen=
-    while read -r _ p f _; do
-      case $f in (@NETWORKED@) ;; (*) continue ;; esac
-      case "$p$seen" in (*\\*|*" $p "*) continue ;; esac
-      seen="$seen $p "
-      for q do [ "$q" != "$p" ] || continue 2; done
-      m=$((m + 1))
-      [ "$m" -gt "$most" ] || printf '%s\n' "$p"
-    done
-  }
-)
-[ -z "$also" ] || {
-  s also printf '%s\n' "$also"
-  set -f
-  IFS='
+also=' ' m=0
+set -f
+IFS='
 '
-  for p in $also; do set -- "$@" "$p"; done
-  unset IFS
-  set +f
-}
-d=
-for p in /dev/shm ${TMPDIR-} /tmp /var/tmp ${HOME-}; do
-  [ -n "$d" ] || d=$(own "$p" 2>/dev/null)
+# shellcheck disable=SC2013 # lines are wanted, without a process for the end of a pipe
+for l in $(cat /proc/mounts 2>/dev/null); do
+  IFS=' '
+  p=${l#* } f=${l#* * }
+  p=${p%% *} f=${f%% *}
+  case $f in (@NETWORKED@) ;; (*) continue ;; esac
+  case "$p$also" in (*\\*|*" $p "*) continue ;; esac
+  for q do [ "$q" != "$p" ] || continue 2; done
+  [ "$m" -lt "$most" ] || break
+  m=$((m + 1)) also="$also$p "
 done
+[ "$m" = 0 ] || {
+  # shellcheck disable=SC2086 # paths without blanks
+  s also printf '%s\n' $also
+  for p in $also; do set -- "$@" "$p"; done
+}
+unset IFS
+set +f
+own=
+for p in /dev/shm ${TMPDIR-} /tmp /var/tmp ${HOME-}; do
+  [ -n "$own" ] || own "$p" 2>/dev/null
+done
+d=$own
 [ -n "$d" ] || { own "${TMPDIR:-/tmp}"; exit 1; }
 n=0 t=0 k=0
 # start PATH...: df of the paths, as the job $n

@@ -208,5 +208,4 @@ DRIVES: Probe[tuple[DriveHealth, ...]] = Probe(
     read_drives,
     root=True,
     by_hand="smartctl --scan | while read -r d _; do smartctl -n standby -H -A $d; done",
-    alone=True,
 )

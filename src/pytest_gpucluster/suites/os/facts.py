@@ -321,19 +321,25 @@ class MemoryParts:
 
 def read_memory_parts(answer: Answer) -> MemoryParts:
     """Read the NUMA nodes, the crash kernel and EDAC in /sys; what is not there is 0."""
-    found = {name: part.text for name, part in sections(answer).items()}
+    text = "".join(part.text for part in sections(answer).values())
     try:
-        with_cpus = cpu_list(found.get("cpus", "").strip())
-    except ValueError:  # no such file
+        with_cpus = cpu_list(_last(r"/has_cpu:(.*)", text))
+    except ValueError:
         with_cpus = frozenset()
-    totals = re.findall(r"^Node (\d+) MemTotal: *(\d+) kB", found.get("nodes", ""), re.MULTILINE)
+    totals = re.findall(r"^\S*:Node (\d+) MemTotal: *(\d+) kB", text, re.MULTILINE)
     extra = sum(int(size) for node, size in totals if with_cpus and int(node) not in with_cpus)
-    crash = found.get("crash", "").strip()
-    rows = re.findall(r"^\S*/(mc\d+/\w+)/(dimm_label|size):(.*)$", found.get("dimms", ""), re.MULTILINE)
+    crash = _last(r"/kexec_crash_size:(.*)", text)
+    rows = re.findall(r"^\S*/(mc\d+/\w+)/(dimm_label|size):(.*)$", text, re.MULTILINE)
     labels = {dimm: text.strip() for dimm, key, text in rows if key == "dimm_label"}
     sizes = {dimm: int(text) for dimm, key, text in rows if key == "size" and text.isdecimal()}
     dimms = {f"{dimm} {labels.get(dimm, '')}".strip(): size << 20 for dimm, size in sizes.items() if size}
     return MemoryParts(extra * 1024, int(crash) if crash.isdecimal() else 0, dimms)
+
+
+def _last(pattern: str, text: str) -> str:
+    """Return what a file contains, '' where there is none."""
+    found: list[str] = re.findall(pattern, text)
+    return found[-1].strip() if found else ""
 
 
 _EDAC = "/sys/devices/system/edac/mc/mc*/dimm* /sys/devices/system/edac/mc/mc*/rank*"  # rank0: of chip selects
@@ -341,9 +347,9 @@ _DIMMS = " ".join(f"{path}/{name}" for path in _EDAC.split() for name in ("dimm_
 MEMORY_PARTS: Probe[MemoryParts] = Probe(
     "memory parts",
     SECTIONS_SH
-    + "s nodes grep -h MemTotal /sys/devices/system/node/node[0-9]*/meminfo; "
-    + "s cpus cat /sys/devices/system/node/has_cpu; s crash cat /sys/kernel/kexec_crash_size; "
-    + f"s dimms grep -sH . {_DIMMS}",
+    # of meminfo the first lines alone
+    + "s files grep -sHv -e '^Node [0-9]* [^M]' -e '^Node [0-9]* Mem[^T]' /sys/devices/system/node/node[0-9]*/meminfo "
+    + f"/sys/devices/system/node/has_cpu /sys/kernel/kexec_crash_size {_DIMMS}",
     read_memory_parts,
     by_hand=f"grep MemTotal /sys/devices/system/node/node*/meminfo; grep -sH . {_DIMMS}",
 )

@@ -2,6 +2,7 @@
 # switches, or `kernel` for a thread of the kernel. The count of all processes shows that ps ran.
 { n++ }
 $1 == 1 { all = 1 }
+$3 ~ /^[DZ]/ { stuck = 1 }
 $3 ~ /^Z/ { print }
 $3 ~ /^D/ {
   c = u = 0
@@ -14,4 +15,4 @@ $3 ~ /^D/ {
   close(f)
   print (c ? "@" (u ? c : "kernel") " " : "") $0
 }
-END { print "processes", (n + 0) (n && !all ? " visible" : "") }
+END { print "processes", (n + 0) (n && !all ? " visible" : ""); exit stuck ? 3 : 0 }

@@ -3,6 +3,7 @@
 # until its parent reaps it, and a process is in state D during input and output.
 export LC_ALL=C
 sample() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= | awk @FOLD@; }
-a=$(sample)
-printf '%s\n' "$a"
-case $a in *" D"*|*" Z"*) for _ in 1 2; do sleep 1; sample; done ;; esac
+# awk leaves 3 where there are some
+sample
+[ "$?" != 3 ] || for _ in 1 2; do sleep 1; sample; done
+exit 0

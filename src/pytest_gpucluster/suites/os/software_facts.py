@@ -126,7 +126,8 @@ class TimeSync:
 
 
 _TIME_SH = (
-    SECTIONS_SH + "s now date +%s; s chronyc chronyc -c tracking; s ntpq ntpq -c rv; s timedatectl timedatectl show"
+    SECTIONS_SH + "s now date +%s; s chronyc chronyc -c tracking; "
+    '[ "$r" = 0 ] || s ntpq ntpq -c rv; [ "$r" = 0 ] || s timedatectl timedatectl show'
 )
 
 
@@ -205,7 +206,7 @@ def read_failed_units(answer: Answer) -> tuple[str, ...]:
 
 FAILED_UNITS: Probe[tuple[str, ...]] = Probe(
     "failed units",
-    "LC_ALL=C systemctl list-units --state=failed --plain --no-legend --no-pager",
+    "export LC_ALL=C; exec systemctl list-units --state=failed --plain --no-legend --no-pager",
     read_failed_units,
     timeout=15.0,
     by_hand="systemctl --failed",
@@ -282,7 +283,7 @@ def services(units: Sequence[str]) -> Probe[dict[str, str]]:
         return dict(zip(names, listens, strict=True))
 
     sockets = [f"{name.removesuffix('.service')}.socket" for name in names]
-    command = "LC_ALL=C systemctl is-active " + shlex.join((*names, *sockets))
+    command = "export LC_ALL=C; exec systemctl is-active " + shlex.join((*names, *sockets))
     return Probe("services", command, parse, timeout=15.0, by_hand=f"systemctl status {shlex.join(names)}")
 
 

@@ -3,7 +3,7 @@
 set -- @PATHS@
 for path do
   echo "at $path"
-  timeout 5 sh -c 'cd "$1" && echo "to $(pwd -P)"' sh "$path" 2>/dev/null
+  timeout 5 sh -c 'cd -P "$1" && echo "to $PWD"' sh "$path" 2>/dev/null
 done
 cat /proc/mounts || exit
 read -r release </proc/sys/kernel/osrelease && echo "kernel $release"
