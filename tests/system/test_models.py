@@ -22,6 +22,7 @@ NA, NOT_CHECKED = "not applicable", "not checked"
 ANYWHERE = {
     "fabric.gid": NA,
     "fabric.nic_names": NA,
+    "nccl.at_times": NA,
     "nccl.baseline": NA,
     "nccl.image_environment": NA,
     "nccl.outlier": NA,
