@@ -30,8 +30,8 @@ ROOT = Path(__file__).parent.parent
 SIDES = Path(__file__).parent / "sides"
 FAULT, FOUND_BY, BAD_EVERY = "nvlink_down", "gpu.nvlink_state", 100
 OS_CHECKS = (
-    *("release", "kernel", "cmdline", "memory", "cpus", "cpu_model", "numa", "governor", "swap"),
-    *("kernel_settings", "sysctls", "packages", "services", "load"),
+    *("memory", "cpus", "pci_devices", "pci_links", "drift", "mounts", "root_writable", "load", "user", "inodes"),
+    *("zombies", "dstate", "services", "systemd"),
 )
 # Hypothesis takes part in reports: items would run by pytest's own protocol, and who runs a cluster does not have it
 WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
