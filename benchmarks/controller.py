@@ -10,7 +10,6 @@ reports. `CPU s` and `MiB` are of pytest alone; the stubs run beside it. `--floo
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import subprocess
@@ -23,6 +22,7 @@ from pathlib import Path
 from stamp import stamp
 from tabulate import tabulate
 
+from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.gpu import test_gpu
 
@@ -119,14 +119,12 @@ exec "$@"
 def outcomes(events: Path) -> dict[str, int]:
     """Count the results of an event log by outcome; SystemExit where another check fails than has to."""
     found: dict[str, int] = {}
-    with events.open() as file:
-        for line in file:
-            event = json.loads(line)
-            if event["event"] != "result":
-                continue
-            found[event["outcome"]] = found.get(event["outcome"], 0) + 1
-            if event["outcome"] in ("failed", "error") and event["check"] != FOUND_BY:
-                raise SystemExit(f"{event['nodeid']} {event['outcome']}: {event['message']}")
+    for event in read_events(events):
+        if event["event"] != "result":
+            continue
+        found[event["outcome"]] = found.get(event["outcome"], 0) + 1
+        if event["outcome"] in ("failed", "error") and event["check"] != FOUND_BY:
+            raise SystemExit(f"{event['nodeid']} {event['outcome']}: {event['message']}")
     return found
 
 
