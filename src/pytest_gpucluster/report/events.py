@@ -73,7 +73,9 @@ class EventLog:
                 return
             lines = (self._rows.lines(whole) if event == "result" else []) or [strict_json(whole)]
             for found in events_of(lines, reader=self._reader):  # as a reader of the log has it
-                self.model.take(found)
+                self.model.take(
+                    found | {key: whole[key] for key in ("nodeid",) if key in whole}
+                )  # one text with pytest
             try:
                 self._append("\n".join(lines))
             except OSError as error:
