@@ -10,7 +10,6 @@ reports. `CPU s` and `MiB` are of pytest alone; the stubs run beside it. `--floo
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import subprocess
@@ -23,6 +22,7 @@ from pathlib import Path
 from stamp import stamp
 from tabulate import tabulate
 
+from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.gpu import test_gpu
 
@@ -30,8 +30,8 @@ ROOT = Path(__file__).parent.parent
 SIDES = Path(__file__).parent / "sides"
 FAULT, FOUND_BY, BAD_EVERY = "nvlink_down", "gpu.nvlink_state", 100
 OS_CHECKS = (
-    *("release", "kernel", "cmdline", "memory", "cpus", "cpu_model", "numa", "governor", "swap"),
-    *("kernel_settings", "sysctls", "packages", "services", "load"),
+    *("memory", "cpus", "pci_devices", "pci_links", "drift", "mounts", "root_writable", "load", "user", "inodes"),
+    *("zombies", "dstate", "services", "systemd"),
 )
 # Hypothesis takes part in reports: items would run by pytest's own protocol, and who runs a cluster does not have it
 WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
@@ -119,14 +119,12 @@ exec "$@"
 def outcomes(events: Path) -> dict[str, int]:
     """Count the results of an event log by outcome; SystemExit where another check fails than has to."""
     found: dict[str, int] = {}
-    with events.open() as file:
-        for line in file:
-            event = json.loads(line)
-            if event["event"] != "result":
-                continue
-            found[event["outcome"]] = found.get(event["outcome"], 0) + 1
-            if event["outcome"] in ("failed", "error") and event["check"] != FOUND_BY:
-                raise SystemExit(f"{event['nodeid']} {event['outcome']}: {event['message']}")
+    for event in read_events(events):
+        if event["event"] != "result":
+            continue
+        found[event["outcome"]] = found.get(event["outcome"], 0) + 1
+        if event["outcome"] in ("failed", "error") and event["check"] != FOUND_BY:
+            raise SystemExit(f"{event['nodeid']} {event['outcome']}: {event['message']}")
     return found
 
 

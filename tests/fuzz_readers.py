@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ from pytest_gpucluster.kit.nccl import nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl.measurement import Measurement
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
 from pytest_gpucluster.kit.node import node_facts
-from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.events import events_of, read_run
 from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.suites.accounting import config as accounting_config
 from pytest_gpucluster.suites.accounting import facts as accounting
@@ -160,12 +160,8 @@ def _burnin_totals(data: bytes) -> object:
 
 
 def _run(data: bytes) -> Run:
-    """Read a log as `gpucluster report` does: lines that are no events are left out by read_events."""
-    lines = []
-    for line in _text(data).splitlines():
-        with suppress(ValueError):
-            lines.append(jsontext.loads(line))
-    return read_run(line for line in lines if isinstance(line, dict))
+    """Read a log as `gpucluster report` does."""
+    return read_run(events_of(_text(data).splitlines()))
 
 
 _TARGETS = (
@@ -195,6 +191,8 @@ _EVENTS = (
     b'{"event": "selection", "sets": [["gpu01"]], "required": [["gpu", "gpu.count", 1, 0, false, ""]]}\n'
     b'{"event": "result", "nodeid": "test_gpu.py::test_count[gpu01]", "outcome": "passed", "suite": "gpu", '
     b'"check": "gpu.count", "node": "gpu01", "verdicts": [], "metrics": []}\n{"event": "finish", "exit": 0}\n',
+    b'{"time": 1, "run": "r", "event": "shape", "name": "c", "of": {"nodeid": ["a[", "]"], "outcome": "passed", '
+    b'"metrics": [{"name": "x", "part": 0}]}}\n{"event": "parts", "number": 0, "of": [{"kind": "gpu"}]}\n["c","n",0.5,0.1,0,7]\n',
 )
 
 VALUE = (GpuClusterError, ValueError)  # who calls these tells where: SlurmError, ConfigError

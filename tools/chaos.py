@@ -35,6 +35,7 @@ from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.config.loader import load_cluster
 from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.drain import write_reason
+from pytest_gpucluster.report.events import events_of
 from pytest_gpucluster.sandbox import Sandbox
 from slurm_sandbox import processes
 from slurm_sandbox.processes import DaemonProcess
@@ -545,13 +546,11 @@ class Campaign:
 
     def _judge_events(self, run: Running, outcome: RunOutcome) -> None:
         lines = read_lines(run.folder / "reports" / "latest" / "events.jsonl")
-        events = []
-        for index, line in enumerate(lines):
-            try:
-                events.append(json.loads(line))
-            except ValueError:
-                if index < len(lines) - 1:
-                    outcome.fault("lost", f"events.jsonl: line {index + 1} cannot be read: {line[:80]!r}")
+        broken: list[int] = []
+        events = [*events_of(lines, broken)]
+        for number in broken:
+            if number < len(lines):
+                outcome.fault("lost", f"events.jsonl: line {number} cannot be read: {lines[number - 1][:80]!r}")
         results = [event for event in events if event["event"] == "result"]
         full = "full" in outcome.kind
         for event in results:

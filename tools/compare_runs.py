@@ -9,7 +9,6 @@ Numbers are masked: measured values differ from run to run, and names of nodes s
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.part import Part
+from pytest_gpucluster.report.events import read_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -90,7 +90,7 @@ def record_run(checkout: Path, name: str, folder: Path) -> None:
         finally:
             command("gpucluster", "sandbox", "down")
         (log,) = Path(scratch, "reports").glob("2*/events.jsonl")
-        events = map(json.loads, log.read_text().splitlines())
+        events = read_events(log)
         found = [
             line for event in events for line in (lines_of(event) if event["event"] == "result" else [act_of(event)])
         ]

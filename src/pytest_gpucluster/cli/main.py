@@ -21,6 +21,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.cli import campaign as cli_campaign
 from pytest_gpucluster.cli import check as cli_check
 from pytest_gpucluster.cli import clean as cli_clean
+from pytest_gpucluster.cli import events as cli_events
 from pytest_gpucluster.cli import evidence as cli_evidence
 from pytest_gpucluster.cli import examples as cli_examples
 from pytest_gpucluster.cli import gate as cli_gate
@@ -486,6 +487,7 @@ def commands() -> tuple[Command, ...]:
         _sandbox_command(),
         cli_history.HISTORY,
         cli_parts.PARTS,
+        cli_events.COMMAND,
         cli_evidence.EVIDENCE,
         cli_punchlist.COMMAND,
         cli_campaign.COMMAND,

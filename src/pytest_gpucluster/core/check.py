@@ -111,20 +111,19 @@ class Verdict:
             _require_reason(self.check, self.never_healthy)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain types, for events and for xdist."""
+        """Return plain types, for events and for xdist, without metrics: the record of the item has them."""
         plain = {
             **vars(self),  # asdict makes a deep copy for every item: four times as slow
             "outcome": self.outcome.value,
             "action": self.action.value,
             "findings": [finding.as_dict() for finding in self.findings],
-            "metrics": [metric.as_dict() for metric in self.metrics],
             "advisories": [advisory.as_dict() for advisory in self.advisories],
             "remarks": [remark.as_dict() for remark in self.remarks],
         }
         if not self.remarks:
             del plain["remarks"]
         # the reference and the annotation have them
-        del (plain["never_healthy"], plain["shown_by"], plain["shell"])
+        del (plain["metrics"], plain["never_healthy"], plain["shown_by"], plain["shell"])
         for name in ("setting", "explained_by", "reason_code", "repeated"):
             if not plain[name]:
                 del plain[name]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.part import Part
-from pytest_gpucluster.core.safe_json import finite, shared_text, text
+from pytest_gpucluster.core.safe_json import finite, shared_number, shared_text, text
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import quantity
 
@@ -362,7 +362,7 @@ class Metric:
         value, bound = plain.get("value"), _measure(plain.get("bound"))
         return cls(
             shared_text(plain.get("name")),
-            value if value.__class__ is float else _number(value),
+            shared_number(value) if value.__class__ is float else _number(value),
             shared_text(plain.get("unit")),
             Part.read(plain["part"]) if plain.get("part") else NODE,
             bool(plain.get("detail")),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_gpucluster.core.safe_json import as_dict, shared_text
@@ -203,12 +204,17 @@ class Part:
         index, of, nodes = plain.get("index"), plain.get("of"), plain.get("nodes")
         words = {key: shared_text(plain.get(key)) for key in ("kind", "name", "address", "serial", "model")}
         words["kind"] *= words["kind"].isprintable()  # no `mapped` changes it
-        return cls(
+        return _shared(
             **words,
             index=index if index.__class__ is int else None,
             of=cls.read(of, depth - 1) if isinstance(of, dict) and depth else None,
             nodes=tuple(map(shared_text, nodes)) if isinstance(nodes, list) else (),
         )
+
+
+@lru_cache(1 << 18)  # a log names the GPUs of all nodes in each of their checks
+def _shared(**fields: Any) -> Part:
+    return Part(**fields)
 
 
 def identity(serial: str) -> str:

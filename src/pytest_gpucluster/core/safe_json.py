@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import lru_cache
 from sys import intern
 from typing import Any
 
@@ -34,6 +35,16 @@ def text(value: Any) -> str:
 def shared_text(value: Any) -> str:
     """Return a text that is equal in many values as one object."""
     return intern(value) if value.__class__ is str else text(value)
+
+
+def shared_number(value: float) -> float:
+    """Return a float that is equal in many values as one object."""
+    return _shared(value) if value else value  # -0.0 equals 0.0
+
+
+@lru_cache(1 << 12)
+def _shared(value: float) -> float:
+    return value
 
 
 def as_list(value: Any) -> list[Any]:

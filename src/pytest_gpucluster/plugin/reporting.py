@@ -267,7 +267,7 @@ def _add_properties(
 ) -> None:
     foreign = ((name, str(value)) for name, value in item.user_properties if not is_own_property(name))
     # nothing else reads them
-    own = properties(plainly, session) if item.config.getoption("xmlpath", None) else ()
+    own = properties({**plainly, "outcome": report.outcome}, session) if item.config.getoption("xmlpath", None) else ()
     item.user_properties[:] = [*((clean(name), clean_pair(name, value)) for name, value in foreign), *own]
     report.user_properties = list(item.user_properties)
 

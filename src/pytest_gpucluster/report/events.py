@@ -1,8 +1,9 @@
-"""The event log: one JSON object per line, flushed, so that it is whole up to the last line even after SIGKILL.
+"""The event log: one JSON value per line, flushed, so that it is whole up to the last line even after SIGKILL.
 
 Every event has `time` (seconds since the epoch), `run` (id of the run) and `event`. The events: `start`, `nodes`,
 `allocation`, `result` (one item), `lost` (a node), `burnin` (suites/burnin/steps.py), `finish`. Those of drain and
-resume are in docs/drain.md. What a field means stands where it is written.
+resume are in docs/drain.md. What a field means stands where it is written. Results that are alike are short rows in the
+file (report/event_rows.py); the readers below make events of them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.atomic_write import harmless
 from pytest_gpucluster.report.cluster_findings import settle
+from pytest_gpucluster.report.event_rows import RowReader, RowWriter
 from pytest_gpucluster.report.run_model import Run
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class EventLog:
         self.failed = ""
         self.lines = 0  # that this process has written
         self.model = Run()
+        self._rows, self._reader = RowWriter(), RowReader()
         size = os.lseek(handle, 0, os.SEEK_END)
         self._is_cut = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # by an earlier writer
 
@@ -65,19 +68,23 @@ class EventLog:
         """
         plain = {**redact.everything(fields, harmless), **(clean or {})}
         whole = {"time": round(time.time(), 3), "run": self.run, "event": event, **plain}
-        line = strict_json(whole)
         with self._lock:
             if self._file.closed:
                 return
-            self.model.take(jsontext.loads(line))  # as a reader of the log has it
+            lines = (self._rows.lines(whole) if event == "result" else []) or [strict_json(whole)]
+            for found in events_of(lines, reader=self._reader):  # as a reader of the log has it
+                self.model.take(
+                    found | {key: whole[key] for key in ("nodeid",) if key in whole}
+                )  # one text with pytest
             try:
-                self._append(line)
+                self._append("\n".join(lines))
             except OSError as error:
                 self.failed = f"{self.path}: {error.strerror}"
+                self._rows = RowWriter()  # what rows refer to may not be in the file
 
-    def _append(self, line: str) -> None:
-        """Write a line of its own: what a full disk has cut before stays a line that readers leave out."""
-        data = f"{chr(10) * self._is_cut}{line}\n".encode()
+    def _append(self, text: str) -> None:
+        """Write whole lines: what a full disk has cut before stays a line that readers leave out."""
+        data = f"{chr(10) * self._is_cut}{text}\n".encode()
         while data:
             written = self._file.write(data) or 0
             self._is_cut = data[written - 1 : written] != b"\n" if written else self._is_cut
@@ -117,17 +124,23 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
         yield from events_of(file)
 
 
-def events_of(lines: Iterable[str], broken: list[int] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the events of the lines of a log; `broken` takes the numbers, from 1, of lines that are no event."""
+def events_of(
+    lines: Iterable[str], broken: list[int] | None = None, reader: RowReader | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the events of the lines of a log; `broken` takes the numbers, from 1, of lines that are no event.
+
+    `reader`: has read the lines before, if these are not the first.
+    """
+    reader = reader or RowReader()
     for number, line in enumerate(lines, 1):
         try:
-            event = jsontext.loads(line)
+            event = reader.event(jsontext.loads(line))
         except ValueError:
-            event = None
-        if isinstance(event, dict):
-            yield event
-        elif broken is not None:
-            broken.append(number)
+            if broken is not None:
+                broken.append(number)
+        else:
+            if event is not None:
+                yield event
 
 
 class GrowingLog:
@@ -136,11 +149,12 @@ class GrowingLog:
     def __init__(self, path: Path) -> None:
         self._file = path.open(encoding="utf-8", errors="replace")
         self._begun = ""  # a line of which the end is not written yet
+        self._reader = RowReader()
 
     def new(self) -> Iterator[dict[str, Any]]:
         """Yield the events that were written since the last call."""
         *whole, self._begun = (self._begun + self._file.read()).split("\n")
-        return events_of(whole)
+        return events_of(whole, reader=self._reader)
 
     def close(self) -> None:
         """Close the file."""

@@ -80,12 +80,15 @@ def name(nodeid: str, node: str) -> str:
 
 
 def properties(result: Result, *, state: str = "", reason: str = "", simulated: bool = False) -> list[tuple[str, str]]:
-    """Return the properties of an item: stable names, plain text. `state` and `reason` are Slurm's of its node."""
-    found = [("suite", result.suite), ("check", result.check)]
+    """Return the properties of an item: stable names, plain text. `state` and `reason` are Slurm's of its node.
+
+    What passed on one node has its warnings alone: names and file have the rest, its metrics are in metrics.prom.
+    """
+    passed = result.outcome == "passed" and bool(result.node)
+    found = [] if passed else [("suite", result.suite), ("check", result.check)]
     optional = [("node", result.node), ("slurm_state", state), ("slurm_reason", reason)]
-    found += [(key, value) for key, value in optional if value]
-    if simulated:
-        found.append(("simulated", "true"))
+    optional.append(("simulated", "true" if simulated else ""))
+    found += [(key, value) for key, value in optional if value and not passed]
     if result.waiver:
         found.append(("waiver", result.waiver.words))
     for verdict in result.verdicts:
@@ -99,7 +102,7 @@ def properties(result: Result, *, state: str = "", reason: str = "", simulated: 
         found += [
             ("finding_data", json.dumps(it.as_dict(), separators=(",", ":"))) for it in verdict.findings[:MAX_FINDINGS]
         ]
-    for metric in result.metrics:
+    for metric in () if passed else result.metrics:
         device = f"[{metric.part}]" if metric.device else ""
         value = json.dumps(metric.value) if metric.number is None else f"{metric.value:g}"  # NaN, Infinity
         found.append((f"metric {metric.name}{device}", f"{value} {metric.unit}"))
@@ -193,7 +196,8 @@ def _cases(run: Run, results: Iterable[Result]) -> Iterator[bytes]:
         case.time = round(result.seconds, 3)
         pairs = properties(result, state=state, reason=reason, simulated=run.simulated)
         pairs += [("evidence", folder)] if result.red and (folder := evidence_folder(run, result.node)) else []
-        case.append(_properties([*result.properties, *pairs]))  # add_property() would search them each time
+        if pairs := [*result.properties, *pairs]:
+            case.append(_properties(pairs))  # add_property() would search them each time
         case.extend(_ends(result, reruns.pop(result.nodeid, ())))
         yield case.tostring()
 

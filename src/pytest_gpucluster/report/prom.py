@@ -65,12 +65,12 @@ _Labels = tuple[tuple[str, str], ...]
 class _Family(Collector):
     """The gauges of one name. Samples are made while they are written, so those of one family at a time are objects.
 
-    `sample` makes value and labels of one of `sources`.
+    `sample` makes value and labels of two `sources`: pairs would be a million more objects.
     """
 
     def __init__(self, name: str, about: str, sample: Callable[..., tuple[float, dict[str, str]]]) -> None:
         self.name, self._about, self._sample = name, about, sample
-        self.sources: list[tuple[Any, ...]] = []
+        self.sources: list[Any] = []
         self._cluster = ""
 
     def text(self, cluster: str) -> bytes:
@@ -84,7 +84,7 @@ class _Family(Collector):
         """Return the samples. The same series again replaces the first: node_exporter refuses a file with two."""
         family = GaugeMetricFamily(self.name, _shown(self._about))
         values: dict[_Labels, float] = {}
-        for source in self.sources:
+        for source in zip(*[iter(self.sources)] * 2, strict=True):
             value, labels = self._sample(*source)
             values[tuple(labels.items())] = value
         for pairs, value in values.items():
@@ -108,7 +108,7 @@ class _Page:
         """Put one sample: `source` is what `sample` makes it of, else its value and labels."""
         if name not in self.families:
             self.families[name] = _Family(name, about, sample)
-        self.families[name].sources.append(source)
+        self.families[name].sources += source
 
     def gauge(self, name: str, about: str, value: float, **labels: str) -> None:
         """Put one sample."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pytest_gpucluster.core.finding import Action, Advisory, Finding, Metric, Remark, summed
-from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite, shared_text, text
+from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite, shared_number, shared_text, text
 
 RED = ("failed", "error")
 
@@ -120,7 +120,7 @@ def read_result(event: dict[str, Any]) -> Result:
         check=shared_text(event.get("check")),
         outcome=shared_text(event.get("outcome")),
         phase=shared_text(event.get("phase")),
-        seconds=finite(event.get("seconds")) or 0.0,
+        seconds=shared_number(finite(event.get("seconds")) or 0.0),
         message=shared_text(event.get("message")),
         verdicts=tuple(_verdict(it) for it in as_dicts(event.get("verdicts")) if _deviates(it)),
         metrics=tuple(map(Metric.from_dict, as_dicts(event.get("metrics")))),

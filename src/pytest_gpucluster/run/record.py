@@ -45,13 +45,12 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs, and how it ended."""
-        metrics = {id(it): _clean_flat(it.as_dict()) | {"part": _clean_part(it.part)} for it in self.metrics}
         return {
             "suite": clean(self.suite),
             "check": clean(self.check),
             "node": clean(self.node),
-            "verdicts": [_clean_verdict(verdict, metrics) for verdict in self.verdicts],
-            "metrics": [metrics[id(metric)] for metric in self.metrics],
+            "verdicts": [_clean_verdict(verdict) for verdict in self.verdicts],
+            "metrics": [_clean_flat(it.as_dict()) | {"part": _clean_part(it.part)} for it in self.metrics],
             "curves": clean_all(self.curves) if self.curves else [],
             "cells": clean_all(self.cells) if self.cells else [],
             "logs": clean_all(self.logs) if self.logs else [],
@@ -63,14 +62,11 @@ class Record:
         }
 
 
-def _clean_verdict(verdict: Verdict, metrics: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
-    """Clean a verdict as clean_all does. `metrics`: the clean metrics of the record, which has those of its verdicts."""
+def _clean_verdict(verdict: Verdict) -> dict[str, Any]:
+    """Clean a verdict as clean_all does, without its metrics: the record has them."""
     plain = verdict.as_dict()
     lists: dict[str, Any] = {
-        "findings": clean_all(plain["findings"]),
-        "metrics": [metrics[id(metric)] for metric in verdict.metrics],
-        "advisories": clean_all(plain["advisories"]),
-        **({"remarks": clean_all(plain["remarks"])} if verdict.remarks else {}),
+        key: clean_all(plain[key]) for key in ("findings", "advisories", "remarks") if key in plain
     }
     return {**_clean_flat({**plain, **dict.fromkeys(lists)}), **lists}
 
