@@ -22,7 +22,7 @@ from pathlib import Path
 from stamp import stamp
 from tabulate import tabulate
 
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.machine.events import read_events
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.gpu import test_gpu
 

@@ -22,8 +22,8 @@ from stamp import stamp
 from pytest_gpucluster.cli.intermittent import show_intermittent
 from pytest_gpucluster.core.finding import NODE
 from pytest_gpucluster.core.part import gpu
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.slow_series import intermittent
+from pytest_gpucluster.report.history.slow_series import intermittent
+from pytest_gpucluster.report.history.store import History
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 from stamp import stamp
 
 from pytest_gpucluster.core.part import Part, gpu, named
-from pytest_gpucluster.report import html, junit
-from pytest_gpucluster.report.events import read_log
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.history.run_snapshot import recorded
+from pytest_gpucluster.report.history.store import History
+from pytest_gpucluster.report.machine import junit
+from pytest_gpucluster.report.machine.events import read_log
+from pytest_gpucluster.report.page import html
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

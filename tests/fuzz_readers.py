@@ -39,7 +39,7 @@ from pytest_gpucluster.kit.nccl import nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl.measurement import Measurement
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
 from pytest_gpucluster.kit.node import node_facts
-from pytest_gpucluster.report.events import events_of, read_run
+from pytest_gpucluster.report.machine.events import events_of, read_run
 from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.suites.accounting import config as accounting_config
 from pytest_gpucluster.suites.accounting import facts as accounting
@@ -274,7 +274,7 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.ibfabric.plan.parse_plan", _both(lambda text: parse_plan("plan", text)), (
             *_in("ibfabric", "plan-*", 7), *recorded("ibfabric/ibnetdiscover-ibsim.txt"))),
         Reader("suites.ibfabric.lldp.parse_neighbours", _both(parse_neighbours), _in("ibfabric", "lldp-*")),
-        Reader("report.events.read_run", _run, _EVENTS),
+        Reader("report.machine.events.read_run", _run, _EVENTS),
         Reader("cli.signed_folder.parse_manifest", lambda data: parse_manifest(data, Path("SHA256SUMS")), (b"%064d  a/b\n" % 0,)),
         Reader("campaign.state_file.parse_state", lambda data: parse_state(data, Path("campaign.json")), (_campaign(),)),
         Reader("gate.baseline.parse", _both(gate_baseline.parse), (

@@ -22,7 +22,7 @@ from sandbox_helpers import DEADLINE, environment, slurm, wait_for
 from pytest_gpucluster.cluster.plan import Plan, Problem
 from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.plugin.controller import Controller
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.machine.events import read_events
 from slurm_sandbox.processes import identify
 
 if TYPE_CHECKING:

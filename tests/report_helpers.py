@@ -1,4 +1,4 @@
-"""Events of made-up runs, in the shape of report/events.py."""
+"""Events of made-up runs, in the shape of report/machine/events.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.part import Part, gpu
-from pytest_gpucluster.report import html, junit, prom, record
-from pytest_gpucluster.report.convert import measured_part
-from pytest_gpucluster.report.events import EventLog, read_log, read_run
+from pytest_gpucluster.report.machine import acceptance_record as record
+from pytest_gpucluster.report.machine import junit, prom
+from pytest_gpucluster.report.machine.convert import measured_part
+from pytest_gpucluster.report.machine.events import EventLog, read_log, read_run
+from pytest_gpucluster.report.page import html
 from pytest_gpucluster.report.verdict import counts_of
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.config.loader import load_cluster
 from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.drain import write_reason
-from pytest_gpucluster.report.events import events_of
+from pytest_gpucluster.report.machine.events import events_of
 from pytest_gpucluster.sandbox import Sandbox
 from slurm_sandbox import processes
 from slurm_sandbox.processes import DaemonProcess

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.part import Part
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.machine.events import read_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

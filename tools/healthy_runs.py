@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "slurm-sandbo
 import corpus_cases  # found by the path above
 from sandbox_helpers import sandbox_folder  # found by the path above
 
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.machine.events import read_events
 from pytest_gpucluster.sandbox import Sandbox
 from slurm_sandbox.models import MODELS
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpucluster.campaign.child import OUTPUT, Child, arguments_of, outcome_of, was_refused
 from pytest_gpucluster.campaign.model import Kind, RunGroup
 from pytest_gpucluster.core.run_mark import is_running
-from pytest_gpucluster.report.events import EventLog
+from pytest_gpucluster.report.machine.events import EventLog
 from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.run_model import NO_NODES, REFUSED, TAKEN_BACK, WAITED
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from report_helpers import a_run, passing, write_run
 
 from pytest_gpucluster.cli import main as cli
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.machine.events import read_events
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,8 +22,8 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.cluster.slurm.leftovers import Leftover
 from pytest_gpucluster.core.finding import Finding, Metric
 from pytest_gpucluster.core.part import InstalledPart, Part
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_snapshot import ItemMetric, NodeAct, Recorded, RecordedItem
+from pytest_gpucluster.report.history.run_snapshot import ItemMetric, NodeAct, Recorded, RecordedItem
+from pytest_gpucluster.report.history.store import History
 from pytest_gpucluster.suites.container import containers
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from pytest_gpucluster.cli.signed_folder import (
 )
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.finding import Metric
-from pytest_gpucluster.report import html
-from pytest_gpucluster.report.events import read_log
-from pytest_gpucluster.report.regression import Compared, ShownComparison
+from pytest_gpucluster.report.history.regression import Compared, ShownComparison
+from pytest_gpucluster.report.machine.events import read_log
+from pytest_gpucluster.report.page import html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

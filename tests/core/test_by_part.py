@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.part import Part, gpu, named, nvlink
+from pytest_gpucluster.core.part_commands import for_parts
 from pytest_gpucluster.core.registry import import_checks
 
 GPU = gpu(3, uuid="GPU-9a80e8a7-3666-8cbc-48a4-f67d9da8c8d8", address="0000:61:00.0")

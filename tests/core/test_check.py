@@ -32,8 +32,8 @@ from pytest_gpucluster.kit.framework.payload_result import (
     read_facts,
 )
 from pytest_gpucluster.kit.mpi.mpi_errors import code_of, with_software_cause
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.run.record import Record
+from pytest_gpucluster.report.machine.events import read_run
+from pytest_gpucluster.run.item_record import Record
 
 FINDING = Finding("GPU 1", "7", "8")
 METRIC = Metric("m", 1, "s")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.core import by_part, check, hostlist, part, sanitize, text, units
+from pytest_gpucluster.core import check, hostlist, part, sanitize, text, units
+from pytest_gpucluster.core import part_commands as by_part
 
 if TYPE_CHECKING:
     from types import ModuleType

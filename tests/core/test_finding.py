@@ -10,7 +10,7 @@ import pytest
 from pytest_gpucluster.core.finding import Action, Advisory, Finding, Metric, Quantity, Quote, Remark, mapped
 from pytest_gpucluster.core.part import Part, nvlink
 from pytest_gpucluster.core.safe_json import loads
-from pytest_gpucluster.report.events import strict_json
+from pytest_gpucluster.report.machine.events import strict_json
 
 GPU = Part("gpu", 3, "GPU-x", "0000:1b:00.0", "S1", model="H200")
 SLOW = Quantity(25.5, "GB/s", "25.5 of 50")

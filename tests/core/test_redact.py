@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpucluster.core import redact
-from pytest_gpucluster.run.record import clean
+from pytest_gpucluster.run.item_record import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from pytest_gpucluster.core.finding import Metric, Quantity
 from pytest_gpucluster.core.part import InstalledPart, gpu, nvlink
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.evidence import case_file
-from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.machine.events import read_run
 
 SERIAL = "1652823012345"
 OWN = InstalledPart(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.gate.shared import SharedAnswers
+from pytest_gpucluster.gate.shared_answers import SharedAnswers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ def test_the_second_waits_for_the_first_s_answers(tmp_path: Path, monkeypatch: p
         waits.set()
         go_on.wait(60)
 
-    monkeypatch.setattr("pytest_gpucluster.gate.shared.time.sleep", sleep)
+    monkeypatch.setattr("pytest_gpucluster.gate.shared_answers.time.sleep", sleep)
     first, second = shared(tmp_path), shared(tmp_path)
     with ThreadPoolExecutor() as pool:
         with first.locked(60.0):

@@ -15,8 +15,8 @@ from pytest_gpucluster.config.loader import load_cluster
 from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.plugin.collection import WHY_NOT, Collection, ItemSelection, ignores, selects
 from pytest_gpucluster.plugin.option_table import text_options
+from pytest_gpucluster.report.describe import on_request_line
 from pytest_gpucluster.report.proof import Required, read_required
-from pytest_gpucluster.report.words import on_request_line
 
 
 @pytest.mark.parametrize(

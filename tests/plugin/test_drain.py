@@ -32,9 +32,9 @@ from pytest_gpucluster.plugin.drain import (
     little_patience,
     retest_reasons,
 )
-from pytest_gpucluster.report.events import logs_below, read_run
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_snapshot import Recorded
+from pytest_gpucluster.report.history.run_snapshot import Recorded
+from pytest_gpucluster.report.history.store import History
+from pytest_gpucluster.report.machine.events import logs_below, read_run
 from pytest_gpucluster.run.facts import CheckFailed
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import ReportsConfig
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.plugin.hooks import Hooks
-from pytest_gpucluster.plugin.outputs import HistoryWriter
-from pytest_gpucluster.report.atomic_write import Reports
-from pytest_gpucluster.report.events import EventLog
+from pytest_gpucluster.plugin.run_outputs import HistoryWriter
+from pytest_gpucluster.report.machine.atomic_write import Reports
+from pytest_gpucluster.report.machine.events import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -15,11 +15,11 @@ from plugin_helpers import Run, run_pytest
 from pytest_gpucluster.core.check import conclude
 from pytest_gpucluster.core.errors import NOT_STATED, NotApplicable
 from pytest_gpucluster.core.finding import Action
-from pytest_gpucluster.plugin import outputs
+from pytest_gpucluster.plugin import run_outputs as outputs
 from pytest_gpucluster.plugin.reporting import classify
 from pytest_gpucluster.report import run_model
+from pytest_gpucluster.report.describe import remark_lines
 from pytest_gpucluster.report.proof import NOT_PROVED
-from pytest_gpucluster.report.words import remark_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from pytest_gpucluster.config.models import Cluster
 from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.waivers import Waiver
 from pytest_gpucluster.plugin.reporting import after_return, unproved, untested, waive, waivers_of_proof
-from pytest_gpucluster.run.record import Record
+from pytest_gpucluster.run.item_record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Collection

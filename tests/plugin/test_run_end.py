@@ -18,11 +18,11 @@ from pytest_gpucluster.cluster.plan import Problem, ProblemKind
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.config.models import ReportsConfig
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.plugin.outputs import MetricsFile
 from pytest_gpucluster.plugin.run_end import HELD, STOPPED, Completeness, LateChecks, RunEnd
-from pytest_gpucluster.report.atomic_write import Reports
-from pytest_gpucluster.report.events import EventLog, read_events
-from pytest_gpucluster.report.history import History
+from pytest_gpucluster.plugin.run_outputs import MetricsFile
+from pytest_gpucluster.report.history.store import History
+from pytest_gpucluster.report.machine.atomic_write import Reports
+from pytest_gpucluster.report.machine.events import EventLog, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,9 +13,10 @@ from plugin_helpers import a_cluster, run_pytest
 from pytest_gpucluster.config.models import TransportConfig
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.kit.node.os_config import OsConfig
-from pytest_gpucluster.plugin import outputs, start
-from pytest_gpucluster.plugin.start import inherited_limits, shell_warning
-from pytest_gpucluster.report.history import History
+from pytest_gpucluster.plugin import open_session as start
+from pytest_gpucluster.plugin import run_outputs as outputs
+from pytest_gpucluster.plugin.open_session import inherited_limits, shell_warning
+from pytest_gpucluster.report.history.store import History
 from pytest_gpucluster.suites.nccl import baseline
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.registry import import_checks, suites
 from pytest_gpucluster.core.values import OptionalSection
 from pytest_gpucluster.plugin.options import names_in
-from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.machine.events import read_run
 from pytest_gpucluster.report.verdict import judge
 
 if TYPE_CHECKING:

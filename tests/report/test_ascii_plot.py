@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.report.ascii_plot import MIN_WIDTH, draw, fits
+from pytest_gpucluster.report.terminal.ascii_plot import MIN_WIDTH, draw, fits
 
 
 @given(

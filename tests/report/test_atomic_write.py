@@ -13,10 +13,10 @@ import pytest
 
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.report.atomic_write import Reports, is_stream, take_away, write_whole
 from pytest_gpucluster.report.cluster_findings import settle
-from pytest_gpucluster.report.events import EventLog, GrowingLog, read_events, read_log, strict_json
-from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs
+from pytest_gpucluster.report.machine.atomic_write import Reports, is_stream, take_away, write_whole
+from pytest_gpucluster.report.machine.events import EventLog, GrowingLog, read_events, read_log, strict_json
+from pytest_gpucluster.report.machine.step_logs import MAX_STREAM, StepLogs
 
 # --- whole files
 
@@ -54,7 +54,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path, monkeypatch: pytest.Monk
     take_away(tmp_path / "pipe")
     assert all(map(is_stream, (tmp_path / "pipe", Path("/dev/null"), Path("/dev/stdout"))))
     assert not any(map(is_stream, (tmp_path, tmp_path / "absent", Path(__file__))))
-    monkeypatch.setattr("pytest_gpucluster.report.atomic_write.os.geteuid", lambda: 4711)
+    monkeypatch.setattr("pytest_gpucluster.report.machine.atomic_write.os.geteuid", lambda: 4711)
     if os.getuid() == 0:  # whose files are nobody else's
         os.chown(tmp_path / "pipe", 4712, -1)
     assert not is_stream(tmp_path / "pipe")  # of another user
@@ -111,7 +111,7 @@ def logged(path: Path) -> list[dict[str, Any]]:
 
 
 def test_an_event_has_its_time_run_and_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gpucluster.report.events.time.time", lambda: 5.12345)
+    monkeypatch.setattr("pytest_gpucluster.report.machine.events.time.time", lambda: 5.12345)
     path = tmp_path / "deep" / "events.jsonl"
     log = EventLog(path, "r1")
     log.write("start", clean={"a": "MY_TOKEN=hunter2", "n": 2}, n=1, why="B_TOKEN=hunter2")
@@ -165,7 +165,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> list[Full]:
         opened.append(Full(real(*args, **options)))
         return opened[-1]
 
-    monkeypatch.setattr("pytest_gpucluster.report.events.os.fdopen", fdopen)
+    monkeypatch.setattr("pytest_gpucluster.report.machine.events.os.fdopen", fdopen)
     return opened
 
 
@@ -221,7 +221,7 @@ def test_a_file_system_without_locks_has_no_lock(tmp_path: Path, monkeypatch: py
     def no_locks(*_args: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("pytest_gpucluster.report.events.fcntl.flock", no_locks)
+    monkeypatch.setattr("pytest_gpucluster.report.machine.events.fcntl.flock", no_locks)
     log = EventLog(tmp_path / "events.jsonl", "r")
     log.write("start")
     log.close()

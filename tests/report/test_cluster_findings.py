@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from report_helpers import a_run, failing, junit_tree, passing
 
 from pytest_gpucluster.report.cluster_findings import settle
-from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.machine.events import read_run
 from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.report.verdict import judge
 

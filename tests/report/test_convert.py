@@ -14,14 +14,14 @@ from paths import DATA
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.former_names import CHECKS
 from pytest_gpucluster.core.part import Part, named
-from pytest_gpucluster.report import convert
-from pytest_gpucluster.report.events import read_log
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.history_file import APPLICATION
-from pytest_gpucluster.report.night import night
+from pytest_gpucluster.report.history.history_file import APPLICATION
+from pytest_gpucluster.report.history.run_snapshot import recorded
+from pytest_gpucluster.report.history.store import History
+from pytest_gpucluster.report.machine import convert
+from pytest_gpucluster.report.machine.events import read_log
 from pytest_gpucluster.report.proof import FAILED, FIT
 from pytest_gpucluster.report.result import Annotation
-from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.terminal.night import night
 
 OLD = DATA / "of_0_2_0"
 FORMER = {name for name, it in CHECKS.items() if it.new}

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from report.test_ledger import card, night
 
-from pytest_gpucluster.report import cost
-from pytest_gpucluster.report.cost import EarlierRun, earlier_runs, estimate
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_snapshot import RecordedItem
+from pytest_gpucluster.report.history import cost
+from pytest_gpucluster.report.history.cost import EarlierRun, earlier_runs, estimate
+from pytest_gpucluster.report.history.run_snapshot import RecordedItem
+from pytest_gpucluster.report.history.store import History
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,10 +11,10 @@ from report_helpers import a_run, failing, passing, unjudged
 
 from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.part import gpu, named, nvlink
-from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.cluster_findings import settle
-from pytest_gpucluster.report.event_rows import RowReader
-from pytest_gpucluster.report.events import EventLog, GrowingLog, events_of, read_events, read_run
+from pytest_gpucluster.report.machine import junit
+from pytest_gpucluster.report.machine.event_rows import RowReader
+from pytest_gpucluster.report.machine.events import EventLog, GrowingLog, events_of, read_events, read_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import pytest
 from report.test_history import DAY, FIRST, result, store
 from report_helpers import event
 
-from pytest_gpucluster.report.fleet_runs import Act, LastVerdict, read_fleet
-from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.history.fleet_runs import Act, LastVerdict, read_fleet
+from pytest_gpucluster.report.history.store import History
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,16 +18,16 @@ from report_helpers import failing, part_of, passing
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.part import InstalledPart, gpu
-from pytest_gpucluster.report.events import read_log, read_run
-from pytest_gpucluster.report.history import WINDOW, History
-from pytest_gpucluster.report.regression import FleetHistory, Turn
-from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.history.regression import FleetHistory, Turn
+from pytest_gpucluster.report.history.run_snapshot import recorded
+from pytest_gpucluster.report.history.store import WINDOW, History
+from pytest_gpucluster.report.machine.events import read_log, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpucluster.report.regression import Change, Comparison
+    from pytest_gpucluster.report.history.regression import Change, Comparison
     from pytest_gpucluster.sandbox import Sandbox
 
 NODES = ("gpu01", "gpu02", "gpu03")

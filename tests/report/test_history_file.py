@@ -17,9 +17,9 @@ from sandbox_helpers import environment
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
-from pytest_gpucluster.report import history_file as module
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.history_file import APPLICATION
+from pytest_gpucluster.report.history import history_file as module
+from pytest_gpucluster.report.history.history_file import APPLICATION
+from pytest_gpucluster.report.history.store import History
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,9 +29,9 @@ DEADLINE = 600
 WRITER = """
 import contextlib, json, os, signal, statistics, sys
 from pathlib import Path
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.history.store import History
+from pytest_gpucluster.report.machine.events import read_run
+from pytest_gpucluster.report.history.run_snapshot import recorded
 
 how, path, *logs = sys.argv[1:]
 def die(*_):

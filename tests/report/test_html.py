@@ -17,9 +17,10 @@ from report_helpers import a_run, event, failing, part_of, passing, result, unju
 
 from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.part import Part, gpu, named
-from pytest_gpucluster.report import html, html_figures, html_map, proof
-from pytest_gpucluster.report.events import read_events, read_run
-from pytest_gpucluster.report.regression import Compared, ShownComparison
+from pytest_gpucluster.report import proof
+from pytest_gpucluster.report.history.regression import Compared, ShownComparison
+from pytest_gpucluster.report.machine.events import read_events, read_run
+from pytest_gpucluster.report.page import html, html_figures, html_map
 from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.report.verdict import judge, ordered
 

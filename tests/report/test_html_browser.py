@@ -15,9 +15,9 @@ from report.test_html import full_run, hostile_run
 from report.test_html_fleet import a_fleet
 from report_helpers import a_run, failing
 
-from pytest_gpucluster.report import html, html_fleet
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.fleet_runs import Act, LastVerdict, Worst
+from pytest_gpucluster.report.history.fleet_runs import Act, LastVerdict, Worst
+from pytest_gpucluster.report.machine.events import read_run
+from pytest_gpucluster.report.page import html, html_fleet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

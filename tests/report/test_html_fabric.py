@@ -10,8 +10,8 @@ from report.test_html import page_of
 from report_helpers import a_run, failing, passing
 
 from pytest_gpucluster.core.part import Part, pair
-from pytest_gpucluster.report import html_fabric
-from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.machine.events import read_run
+from pytest_gpucluster.report.page import html_fabric
 from pytest_gpucluster.report.verdict import ordered
 
 DASH = "\N{EN DASH}"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from report.test_html import HOSTILE, Page
 
-from pytest_gpucluster.report import html_fleet
-from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, LastVerdict, Worst
-from pytest_gpucluster.report.regression import Past
+from pytest_gpucluster.report.history.fleet_runs import Act, FleetRuns, LastVerdict, Worst
+from pytest_gpucluster.report.history.regression import Past
+from pytest_gpucluster.report.page import html_fleet
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from report_helpers import a_run, failing, passing
 
 from pytest_gpucluster.core.finding import Finding, Measure, Quantity
 from pytest_gpucluster.core.part import GPUS, Part, gpu, named, nvlink, port
-from pytest_gpucluster.report import html_node
-from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.machine.events import read_run
+from pytest_gpucluster.report.page import html_node
 from pytest_gpucluster.report.run_model import Run
 
 FOUR = gpu(4, uuid="GPU-c12b", address="0000:9d:00.0")

@@ -9,7 +9,7 @@ from typing import Any
 from report.test_html import Page, page_of
 from report_helpers import a_run, passing
 
-from pytest_gpucluster.report.html_subnet import subnet
+from pytest_gpucluster.report.page.html_subnet import subnet
 
 FABRIC = {
     "switches": [["leaf01", 0, 16, "", ""], ["leaf<02>", 0, 16, "7 uplinks", "bad"], ["spine01", 1, 0, "", ""]],

@@ -8,9 +8,9 @@ from report.test_html import page_of
 from report_helpers import a_run, failing, passing, unjudged
 
 from pytest_gpucluster.core.part import gpu, nvlink
-from pytest_gpucluster.report import html_work
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.regression import ShownComparison
+from pytest_gpucluster.report.history.regression import ShownComparison
+from pytest_gpucluster.report.machine.events import read_run
+from pytest_gpucluster.report.page import html_work
 from pytest_gpucluster.report.verdict import ordered
 
 if TYPE_CHECKING:

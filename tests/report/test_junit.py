@@ -14,9 +14,9 @@ from paths import DATA
 from plugin_helpers import ENDS, cases, on, out_of_service, run_pytest
 from report_helpers import FINDING, a_run, failing, junit_tree
 
-from pytest_gpucluster.report import junit
-from pytest_gpucluster.report.events import read_log, read_run
-from pytest_gpucluster.report.junit_merge import Merged, merge
+from pytest_gpucluster.report.machine import junit
+from pytest_gpucluster.report.machine.events import read_log, read_run
+from pytest_gpucluster.report.machine.junit_merge import Merged, merge
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from junitparser import xunit2
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import run_command
-from pytest_gpucluster.report.junit_merge import Merged, merge
+from pytest_gpucluster.report.machine.junit_merge import Merged, merge
 
 if TYPE_CHECKING:
     from pathlib import Path

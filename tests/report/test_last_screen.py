@@ -10,8 +10,8 @@ from report_helpers import a_run, passing
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.part import Part, gpu, named
 from pytest_gpucluster.core.registry import import_checks
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, findings
+from pytest_gpucluster.report.machine.events import read_run
+from pytest_gpucluster.report.terminal.last_screen import HEIGHT, block, closing, findings
 
 if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import FailureGroup, Run

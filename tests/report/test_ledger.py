@@ -13,14 +13,14 @@ import pytest
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.core.part import InstalledPart, Part, gpu, nvlink, port
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_snapshot import Recorded, RecordedItem
+from pytest_gpucluster.report.history.run_snapshot import Recorded, RecordedItem
+from pytest_gpucluster.report.history.store import History
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpucluster.report.ledger import KnownPart
+    from pytest_gpucluster.report.history.ledger import KnownPart
 
 DAY = 86_400.0
 

@@ -7,9 +7,9 @@ from typing import Any
 from report_helpers import a_run, failing, result
 
 from pytest_gpucluster.core.part import GPUS
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.notice import MAX_LINES, notice
+from pytest_gpucluster.report.machine.events import read_run
 from pytest_gpucluster.report.run_model import Run
+from pytest_gpucluster.report.terminal.notice import MAX_LINES, notice
 
 
 def run_of(outcomes: dict[tuple[str, str], str], *more: dict[str, Any], exit: int = 1) -> Run:

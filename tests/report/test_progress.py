@@ -6,8 +6,8 @@ import os
 import threading
 from typing import Any
 
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.progress import Reminder, progress
+from pytest_gpucluster.report.machine.events import read_run
+from pytest_gpucluster.report.terminal.progress import Reminder, progress
 
 START = 1_000.0
 

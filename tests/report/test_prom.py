@@ -15,8 +15,8 @@ from plugin_helpers import run_pytest
 from report_helpers import part_of
 
 from pytest_gpucluster.core import part as parts
-from pytest_gpucluster.report import prom
-from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.machine import prom
+from pytest_gpucluster.report.machine.events import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path

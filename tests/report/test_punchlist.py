@@ -17,16 +17,16 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.core.part import InstalledPart, Part, gpu, named, nvlink, port
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.punchlist import entries, natural, proofs_of, scope_of
-from pytest_gpucluster.report.run_snapshot import Recorded, RecordedItem
+from pytest_gpucluster.report.history.punchlist import entries, natural, proofs_of, scope_of
+from pytest_gpucluster.report.history.run_snapshot import Recorded, RecordedItem
+from pytest_gpucluster.report.history.store import History
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpucluster.report.work import WorkItem
+    from pytest_gpucluster.report.history.work import WorkItem
 
 DAY = 86_400.0
 CHECKS = ("gpu.count", "gpu.ecc_volatile", "fabric.ports")  # the first is a proof

@@ -11,8 +11,9 @@ from report_helpers import a_run, failing, passing, unjudged, write_run
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.finding import Metric, Quantity
 from pytest_gpucluster.core.part import InstalledPart, Part, gpu
-from pytest_gpucluster.report import html, record
-from pytest_gpucluster.report.events import read_log, read_run
+from pytest_gpucluster.report.machine import acceptance_record as record
+from pytest_gpucluster.report.machine.events import read_log, read_run
+from pytest_gpucluster.report.page import html
 
 if TYPE_CHECKING:
     from pathlib import Path

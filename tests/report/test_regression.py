@@ -11,9 +11,9 @@ from report_helpers import part_of
 from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.metric_direction import MetricTrend
 from pytest_gpucluster.core.part import Part
-from pytest_gpucluster.report import regression as trend
-from pytest_gpucluster.report.regression import Change, Comparison, FleetHistory, Past, Turn, worse_of
-from pytest_gpucluster.report.run_snapshot import ItemMetric
+from pytest_gpucluster.report.history import regression as trend
+from pytest_gpucluster.report.history.regression import Change, Comparison, FleetHistory, Past, Turn, worse_of
+from pytest_gpucluster.report.history.run_snapshot import ItemMetric
 
 FLEET, NO_FLEET = FleetHistory(470.0, 476.0, 5), FleetHistory(None, None, 0)
 WORDS = "440 GB/s, 8.0% below the median of its last 5 good runs (478, MAD 1.5; fleet 476 before, 470 now)"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.cli.main import main
-from pytest_gpucluster.report.events import EventLog
-from pytest_gpucluster.report.run_folder import RunFolder, full_log, log_in, prune, runs_in_reasons
+from pytest_gpucluster.report.machine.events import EventLog
+from pytest_gpucluster.report.machine.run_folder import RunFolder, full_log, log_in, prune, runs_in_reasons
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,9 @@ from report_helpers import a_run, failing, part_of, passing, result
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.part import Part, gpu, named, nvlink
-from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.history.run_snapshot import Recorded, recorded
+from pytest_gpucluster.report.machine.events import read_run
 from pytest_gpucluster.report.run_model import FailureGroup
-from pytest_gpucluster.report.run_snapshot import Recorded, recorded
 
 # --- the model of a page
 

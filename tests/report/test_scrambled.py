@@ -7,7 +7,7 @@ from scrambled import scrambled
 
 from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.core.part import Part, gpu, port
-from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.machine.events import read_run
 
 NODES = tuple(f"gpu{number:02}" for number in range(1, 7))
 

@@ -10,10 +10,10 @@ from report_helpers import a_run, failing, passing
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.part import gpu
-from pytest_gpucluster.report import html
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.history.run_snapshot import recorded
+from pytest_gpucluster.report.history.store import History
+from pytest_gpucluster.report.machine.events import read_run
+from pytest_gpucluster.report.page import html
 from pytest_gpucluster.report.shared_causes import factor_values, of_run
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.intermittent import Decision, SlowCount
 from pytest_gpucluster.core.part import gpu, named
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_snapshot import recorded
-from pytest_gpucluster.report.slow_series import intermittent
+from pytest_gpucluster.report.history.run_snapshot import recorded
+from pytest_gpucluster.report.history.slow_series import intermittent
+from pytest_gpucluster.report.history.store import History
+from pytest_gpucluster.report.machine.events import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from report_helpers import a_run, failing, passing
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli.signed_folder import manifest_of
-from pytest_gpucluster.report.events import strict_json
+from pytest_gpucluster.report.machine.events import strict_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_gpucluster.report.svg import Curve, curves, histogram, node_map, strip, suite_map, trend
+from pytest_gpucluster.report.page.svg import Curve, curves, histogram, node_map, strip, suite_map, trend
 
 KIB, MIB = 1 << 10, 1 << 20
 

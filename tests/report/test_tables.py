@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.report.tables import table, wrapped
+from pytest_gpucluster.report.terminal.tables import table, wrapped
 
 HEADERS = ("metric", "unit", "min", "at", "max", "at")
 ROWS = [("bus bandwidth", "GB/s", 27.5, "gpu02", 361.5, "gpu03"), ("clock", "MHz", 1980, "gpu01", 1980, "gpu01")]

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
-from pytest_gpucluster.report import html, junit, prom
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.last_screen import closing, counts
+from pytest_gpucluster.report.history.run_snapshot import recorded
+from pytest_gpucluster.report.machine import junit, prom
+from pytest_gpucluster.report.machine.events import read_run
+from pytest_gpucluster.report.page import html
 from pytest_gpucluster.report.proof import NODE_STATES, Required, write_required
 from pytest_gpucluster.report.run_model import Run
-from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.terminal.last_screen import closing, counts
 from pytest_gpucluster.report.verdict import judge
 
 NODES = [f"gpu{number:02}" for number in range(1, 9)]

@@ -7,7 +7,7 @@ from typing import Any
 from report_helpers import a_run, failing, junit_tree, passing, result
 
 from pytest_gpucluster.core.part import gpu
-from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.machine.events import read_run
 from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.report.waivers import expired, unused, uses
 

@@ -16,9 +16,9 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.plugin.items import CheckItem, check_of, node_of, record_of, suite_of
-from pytest_gpucluster.report.words import describe
+from pytest_gpucluster.report.describe import describe
 from pytest_gpucluster.run.facts import CheckFailed, ItemView, with_known_cause
-from pytest_gpucluster.run.record import Record
+from pytest_gpucluster.run.item_record import Record
 
 
 def made() -> tuple[ItemView, Record]:
@@ -113,7 +113,7 @@ def test_a_record_as_plain_types() -> None:
     judged = dirty.as_dict().pop("verdicts")[0]
     finding = {"code": "", "part": {"name": "GPU 1"}, "measured": "1", "expected": "2"}
     assert list(judged.items()) == [
-        *(("check", "gpu.count"), ("outcome", "failed"), ("findings", [finding]), ("metrics", [flat])),
+        *(("check", "gpu.count"), ("outcome", "failed"), ("findings", [finding])),
         *(("reason", "plain"), ("cause", good), ("hint", ""), ("action", "monitor"), ("advisories", [])),
     ]
     told = {"curves": [{"title": good}], "cells": [{"title": good}], "logs": [good], "versions": {"nccl": good}}

@@ -23,7 +23,7 @@ from plugin_helpers import Run, command, names, run_pytest
 from sandbox_helpers import environment, left_in_queue
 
 from pytest_gpucluster.core.part import Part
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.machine.events import read_events
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, 
 from pytest_gpucluster.campaign.model import JUDGED
 from pytest_gpucluster.campaign.store import CampaignStore
 from pytest_gpucluster.cli.signed_folder import manifest_of
-from pytest_gpucluster.report.events import read_log
-from pytest_gpucluster.report.run_folder import KEEP_FOLDER, newest_log
+from pytest_gpucluster.report.machine.events import read_log
+from pytest_gpucluster.report.machine.run_folder import KEEP_FOLDER, newest_log
 from pytest_gpucluster.report.run_model import NO_NODES, WAITED
 from pytest_gpucluster.report.run_model import REFUSED as REFUSED_RUN
 

@@ -20,7 +20,7 @@ from paths import ROOT
 from plugin_helpers import Run, cluster_file, command, run_pytest, start_controller, write_suites
 from sandbox_helpers import environment, queue, sandbox_folder, slurm, wait_for
 
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.machine.events import read_events
 from pytest_gpucluster.sandbox import Sandbox
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.gate.baseline import read
 from pytest_gpucluster.gate.gate import GateRequest, GateResult, run_gate
-from pytest_gpucluster.report.events import read_log
-from pytest_gpucluster.report.run_snapshot import check_of
+from pytest_gpucluster.report.history.run_snapshot import check_of
+from pytest_gpucluster.report.machine.events import read_log
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from slurm_sandbox.api import FAULTS

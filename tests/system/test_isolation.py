@@ -10,8 +10,8 @@ from plugin_helpers import Run, names, on, run_pytest
 from sandbox_helpers import sandbox_folder, wait_for
 
 from pytest_gpucluster import suites_path
-from pytest_gpucluster.report.events import read_log
-from pytest_gpucluster.report.run_snapshot import check_of
+from pytest_gpucluster.report.history.run_snapshot import check_of
+from pytest_gpucluster.report.machine.events import read_log
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from slurm_sandbox.isolation import CONTROLLERS, Isolation, why_not

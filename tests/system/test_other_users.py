@@ -19,7 +19,7 @@ from plugin_helpers import Run, jobs_so_far, names, on
 from sandbox_helpers import environment, sandbox_folder, slurm
 from user_helpers import PYTHON, Checkout, identity, readable_checkout
 
-from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.history.store import History
 from pytest_gpucluster.sandbox import Sandbox
 from slurm_sandbox import isolation, node_sshd, slurmconf
 

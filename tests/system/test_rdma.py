@@ -10,8 +10,8 @@ from paths import ROOT
 from plugin_helpers import run_pytest
 from sandbox_helpers import sandbox_folder
 
-from pytest_gpucluster.report.events import read_log
-from pytest_gpucluster.report.run_snapshot import check_of, recorded
+from pytest_gpucluster.report.history.run_snapshot import check_of, recorded
+from pytest_gpucluster.report.machine.events import read_log
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from pytest_gpucluster.suites.rdma.campaign import SLOWEST_RAIL

@@ -12,8 +12,8 @@ from plugin_helpers import TINY, cluster_file, jobs_so_far, names, on, run_pytes
 from sandbox_helpers import left_in_queue
 
 from pytest_gpucluster.plugin.options import strange_words
-from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.history.store import History
+from pytest_gpucluster.report.machine.events import read_run
 from pytest_gpucluster.report.verdict import judge
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from paths import ROOT
 from plugin_helpers import Run, cases, command, names, on, processes, run_pytest, write_suites
 from sandbox_helpers import DEADLINE, environment, queue, slurm, wait_for
 
-from pytest_gpucluster.report.events import events_of
+from pytest_gpucluster.report.machine.events import events_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -21,7 +21,7 @@ from pytest_gpucluster.core.errors import ConfigError, SlurmError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.run_mark import is_running, mark_of
 from pytest_gpucluster.core.units import format_duration
-from pytest_gpucluster.report.fleet_runs import last_verdicts
+from pytest_gpucluster.report.history.fleet_runs import last_verdicts
 from pytest_gpucluster.report.proof import FAILED
 
 if TYPE_CHECKING:

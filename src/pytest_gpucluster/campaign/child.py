@@ -22,12 +22,12 @@ from pytest_gpucluster.core.run_mark import mark_of
 from pytest_gpucluster.core.sanitize import clean, one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.kit.suite_work import PairResult
-from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.history.run_snapshot import JUDGED_EXITS, recorded
+from pytest_gpucluster.report.machine.events import read_log
+from pytest_gpucluster.report.machine.run_folder import KEEP_FOLDER, newest_log
 from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.result import RED
-from pytest_gpucluster.report.run_folder import KEEP_FOLDER, newest_log
 from pytest_gpucluster.report.run_model import NO_NODES, TAKEN_BACK, WAITED
-from pytest_gpucluster.report.run_snapshot import JUDGED_EXITS, recorded
 
 if TYPE_CHECKING:
     import subprocess

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.units import format_duration
-from pytest_gpucluster.report.cost import node_hours
+from pytest_gpucluster.report.history.cost import node_hours
 
 if TYPE_CHECKING:
     from pytest_gpucluster.campaign.model import Campaign, Kind

@@ -14,8 +14,8 @@ from pytest_gpucluster.campaign.model import Campaign, Kind, RunGroup, SlurmNode
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.report.atomic_write import take_away, write_whole
-from pytest_gpucluster.report.run_folder import LINKS
+from pytest_gpucluster.report.machine.atomic_write import take_away, write_whole
+from pytest_gpucluster.report.machine.run_folder import LINKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from pytest_gpucluster.campaign.model import Campaign, Kind, NodeResult, RunGrou
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.kit.suite_work import PairResult
-from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.history.store import History
 from pytest_gpucluster.report.proof import FAILED, NOT_PROVED
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from pytest_gpucluster.campaign.model import SlurmNode, View
 from pytest_gpucluster.campaign.planner import OPEN, Planner
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.units import format_duration
-from pytest_gpucluster.report import html_page
-from pytest_gpucluster.report.fleet_runs import last_verdicts
+from pytest_gpucluster.report.describe import labelled
+from pytest_gpucluster.report.history.fleet_runs import last_verdicts
+from pytest_gpucluster.report.history.regression import when
+from pytest_gpucluster.report.page import html_page
 from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED
-from pytest_gpucluster.report.regression import when
-from pytest_gpucluster.report.words import labelled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.campaign.model import Campaign, NodeResult, RunGroup
     from pytest_gpucluster.campaign.store import CampaignStore
     from pytest_gpucluster.kit.suite_work import PairResult
-    from pytest_gpucluster.report.fleet_runs import LastVerdict
+    from pytest_gpucluster.report.history.fleet_runs import LastVerdict
 
 UNDER_TEST, WAITING, OUT = "under test", "waiting", "out of service"
 STATES = (FAILED, NOT_PROVED, OUT, UNDER_TEST, WAITING, FIT)  # worst first

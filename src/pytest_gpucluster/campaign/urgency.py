@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.campaign.campaign import oldest_of
-from pytest_gpucluster.report.fleet_runs import last_verdicts
+from pytest_gpucluster.report.history.fleet_runs import last_verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

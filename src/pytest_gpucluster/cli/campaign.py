@@ -13,7 +13,7 @@ from pytest_gpucluster.cli.history import history_file
 from pytest_gpucluster.cli.output import print_json
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.sanitize import clean
-from pytest_gpucluster.report.atomic_write import write_whole
+from pytest_gpucluster.report.machine.atomic_write import write_whole
 
 if TYPE_CHECKING:
     import argparse

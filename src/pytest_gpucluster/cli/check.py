@@ -111,8 +111,8 @@ def _written(cluster: Cluster, pattern: str) -> tuple[Loc, str] | None:
 
 def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
     from pytest_gpucluster.cluster import calling_shell
+    from pytest_gpucluster.plugin.open_session import own_limits, shell_warning
     from pytest_gpucluster.plugin.options import unmatched_waivers  # slow to import
-    from pytest_gpucluster.plugin.start import own_limits, shell_warning
 
     groups = [
         {

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def events(args: argparse.Namespace) -> None:
     """Print each event as JSON on a line."""
-    from pytest_gpucluster.report.events import read_events, strict_json  # the other commands need no reports
-    from pytest_gpucluster.report.run_folder import log_in
+    from pytest_gpucluster.report.machine.events import read_events, strict_json  # the other commands need no reports
+    from pytest_gpucluster.report.machine.run_folder import log_in
 
     for event in read_events(existing(log_in(args.source))):
         print(strict_json(event))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def evidence(args: argparse.Namespace) -> None:
     """Print the cases of a run, one case, or write its archive."""
     from pytest_gpucluster.evidence import archive, case_file
-    from pytest_gpucluster.report.events import read_log
-    from pytest_gpucluster.report.run_folder import newest_log
+    from pytest_gpucluster.report.machine.events import read_log
+    from pytest_gpucluster.report.machine.run_folder import newest_log
 
     import_checks()
     log = existing(newest_log(args.source))
@@ -50,7 +50,7 @@ def evidence(args: argparse.Namespace) -> None:
 
 def _write(args: argparse.Namespace, archive: Any, members: Sequence[Any]) -> None:
     """Print what leaves the site, then write the archive."""
-    from pytest_gpucluster.report.atomic_write import write_whole
+    from pytest_gpucluster.report.machine.atomic_write import write_whole
 
     print_clean(("file", "bytes", "sha256"), [(it.name, len(it.data), it.sha256) for it in members])
     name = args.output.name.removesuffix(".tar.gz").removesuffix(".tgz")

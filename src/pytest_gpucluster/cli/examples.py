@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cli.command import Command, argument
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.report.atomic_write import write_whole
+from pytest_gpucluster.report.machine.atomic_write import write_whole
 
 if TYPE_CHECKING:
     import argparse

@@ -93,7 +93,7 @@ def _found(args: argparse.Namespace) -> Gated:
     from pytest_gpucluster.gate.baseline import read
     from pytest_gpucluster.gate.breaker import Breaker
     from pytest_gpucluster.gate.gate import GateRequest, own_node, run_gate, with_own_gpus
-    from pytest_gpucluster.gate.shared import default_folder
+    from pytest_gpucluster.gate.shared_answers import default_folder
 
     # a Prolog has hardly any PATH; the rest is that of the task or daemon that the gate runs in
     search = f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"

@@ -21,22 +21,22 @@ from pytest_gpucluster.cli.output import print_clean, print_json
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import count, some
-from pytest_gpucluster.report.fleet_runs import MAX_RUNS, read_fleet
-from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
-from pytest_gpucluster.report.history_file import MIGRATIONS
-from pytest_gpucluster.report.night import night
+from pytest_gpucluster.report.describe import labelled, number
+from pytest_gpucluster.report.history.fleet_runs import MAX_RUNS, read_fleet
+from pytest_gpucluster.report.history.history_file import MIGRATIONS
+from pytest_gpucluster.report.history.regression import fold, share, when
+from pytest_gpucluster.report.history.store import LAST, LAST_GOOD, History
 from pytest_gpucluster.report.proof import CLUSTER
-from pytest_gpucluster.report.regression import fold, share, when
 from pytest_gpucluster.report.shared_causes import of_history
-from pytest_gpucluster.report.words import labelled, number
+from pytest_gpucluster.report.terminal.night import night
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpucluster.report.history import MetricHistory
-    from pytest_gpucluster.report.regression import Past, Worse
-    from pytest_gpucluster.report.run_snapshot import ItemMetric
+    from pytest_gpucluster.report.history.regression import Past, Worse
+    from pytest_gpucluster.report.history.run_snapshot import ItemMetric
+    from pytest_gpucluster.report.history.store import MetricHistory
 
 WORSE = 3
 VARIABLE = "GPUCLUSTER_HISTORY"
@@ -175,8 +175,8 @@ def cluster_name(args: argparse.Namespace, found: History) -> str:
 
 
 def _import(found: History, logs: Sequence[Path]) -> None:
-    from pytest_gpucluster.report.events import read_log  # only here
-    from pytest_gpucluster.report.run_snapshot import recorded
+    from pytest_gpucluster.report.history.run_snapshot import recorded
+    from pytest_gpucluster.report.machine.events import read_log  # only here
 
     runs = []
     for path in logs:
@@ -194,7 +194,7 @@ def _import(found: History, logs: Sequence[Path]) -> None:
 
 
 def _convert_logs(logs: Sequence[Path]) -> None:
-    from pytest_gpucluster.report.convert import convert_log  # only here
+    from pytest_gpucluster.report.machine.convert import convert_log  # only here
 
     for path in logs:
         try:
@@ -206,7 +206,7 @@ def _convert_logs(logs: Sequence[Path]) -> None:
 def _page(found: History, cluster: str, args: argparse.Namespace) -> None:
     if args.node is not None:
         raise ConfigError("--html shows all nodes: leave out NODE, or --html")
-    from pytest_gpucluster.report import html_fleet  # the other commands need no templates
+    from pytest_gpucluster.report.page import html_fleet  # the other commands need no templates
 
     fleet = read_fleet(found, cluster, now=time.time(), most=args.runs or MAX_RUNS)
     html_fleet.write(fleet, args.html)
@@ -216,7 +216,7 @@ def _page(found: History, cluster: str, args: argparse.Namespace) -> None:
 
 def _intermittent(found: History, cluster: str, args: argparse.Namespace) -> None:
     from pytest_gpucluster.cli.intermittent import show_intermittent  # only here
-    from pytest_gpucluster.report.slow_series import intermittent
+    from pytest_gpucluster.report.history.slow_series import intermittent
 
     table = intermittent(found, cluster, most=args.runs or ALL_RUNS, pattern=args.metric or "*")
     show_intermittent(table, cluster, as_json=args.json)

@@ -9,13 +9,13 @@ from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.core.intermittent import Decision
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import count
-from pytest_gpucluster.report.words import labelled
+from pytest_gpucluster.report.describe import labelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.core.intermittent import IntermittentLimits
-    from pytest_gpucluster.report.slow_series import IntermittentTable, SlowSeries
+    from pytest_gpucluster.report.history.slow_series import IntermittentTable, SlowSeries
 
 COLUMNS = ("check", "metric", "node", "part", "slow", "newest", "fleet", "by chance", "decision")
 

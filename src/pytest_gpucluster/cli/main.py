@@ -39,7 +39,7 @@ from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxE
 from pytest_gpucluster.core.registry import parts_of_suites
 from pytest_gpucluster.core.secure_tempfile import group_id, temporary_folder
 from pytest_gpucluster.core.text import count
-from pytest_gpucluster.report.atomic_write import write_whole
+from pytest_gpucluster.report.machine.atomic_write import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -302,7 +302,7 @@ def _sandbox(args: argparse.Namespace) -> None:
 
 
 def _junit(args: argparse.Namespace) -> None:
-    from pytest_gpucluster.report.junit_merge import merge  # only here
+    from pytest_gpucluster.report.machine.junit_merge import merge  # only here
 
     if args.out.name == "junit.xml" and args.out.with_name("events.jsonl").exists() and args.out.exists():
         raise ConfigError(f"{args.out}: belongs to a run: name the output file before the input files")
@@ -314,7 +314,7 @@ def _junit(args: argparse.Namespace) -> None:
 
 def _drains(args: argparse.Namespace) -> None:
     from pytest_gpucluster.drain import PREFIX, table  # only here
-    from pytest_gpucluster.report.events import logs_below
+    from pytest_gpucluster.report.machine.events import logs_below
 
     slurm = _slurm_of(args.cluster)
     try:

@@ -37,7 +37,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """Print rows below their headers; on a terminal without room for them, the columns follow one another."""
     from tabulate import tabulate  # slow to import
 
-    from pytest_gpucluster.report.tables import table
+    from pytest_gpucluster.report.terminal.tables import table
 
     known, columns = list(rows), get_terminal_size().columns
     text = tabulate(known, headers=headers, tablefmt="plain", disable_numparse=True)

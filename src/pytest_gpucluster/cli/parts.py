@@ -11,14 +11,14 @@ from pytest_gpucluster.cli.history import COMMON, history_file
 from pytest_gpucluster.cli.output import print_clean, print_json
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.sanitize import clean
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.regression import when
+from pytest_gpucluster.report.history.regression import when
+from pytest_gpucluster.report.history.store import History
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from pytest_gpucluster.report.ledger import KnownPart, Ledger, Stay
+    from pytest_gpucluster.report.history.ledger import KnownPart, Ledger, Stay
 
 
 def parts(args: argparse.Namespace) -> None:

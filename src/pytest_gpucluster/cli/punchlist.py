@@ -20,19 +20,19 @@ from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.run_mark import user
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import count
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.punchlist import RUNS, entries, handover, proofs_in
-from pytest_gpucluster.report.regression import when
-from pytest_gpucluster.report.run_snapshot import plain
-from pytest_gpucluster.report.words import labelled
-from pytest_gpucluster.report.work import CLAIMED, DONE, OPEN, PROVED
+from pytest_gpucluster.report.describe import labelled
+from pytest_gpucluster.report.history.punchlist import RUNS, entries, handover, proofs_in
+from pytest_gpucluster.report.history.regression import when
+from pytest_gpucluster.report.history.run_snapshot import plain
+from pytest_gpucluster.report.history.store import History
+from pytest_gpucluster.report.history.work import CLAIMED, DONE, OPEN, PROVED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.report.punchlist import PunchlistRow
-    from pytest_gpucluster.report.work import WorkItem
+    from pytest_gpucluster.report.history.punchlist import PunchlistRow
+    from pytest_gpucluster.report.history.work import WorkItem
 
 FORMULA = tuple("=+-@\t\r")  # what a spreadsheet takes as the beginning of one
 
@@ -154,7 +154,7 @@ COLUMNS = ("item", "trade", "state", "who", "place", "nodes", "part", "serial_nu
 
 
 def _html(name: str, found: Sequence[PunchlistRow], lines: Sequence[str], *, simulated: bool) -> str:
-    from pytest_gpucluster.report import html_page  # the other formats need no templates
+    from pytest_gpucluster.report.page import html_page  # the other formats need no templates
 
     return html_page.template("punchlist.html.j2").render(
         cluster=clean(name),

@@ -23,7 +23,7 @@ NAMESPACE = "gpucluster-record"
 
 def _root(source: Path) -> Path:
     from pytest_gpucluster.campaign.state_file import NAME
-    from pytest_gpucluster.report.run_folder import full_log, log_in
+    from pytest_gpucluster.report.machine.run_folder import full_log, log_in
 
     if (source / NAME).is_file():
         return source.resolve()
@@ -39,10 +39,10 @@ def _root(source: Path) -> Path:
 
 def show(args: argparse.Namespace) -> None:
     """Print verdict, scope, failures, figures, waivers and parts of a run."""
-    from pytest_gpucluster.report import record
-    from pytest_gpucluster.report.events import read_log
-    from pytest_gpucluster.report.run_folder import log_in
-    from pytest_gpucluster.report.words import clock, number
+    from pytest_gpucluster.report.describe import clock, number
+    from pytest_gpucluster.report.machine import acceptance_record as record
+    from pytest_gpucluster.report.machine.events import read_log
+    from pytest_gpucluster.report.machine.run_folder import log_in
 
     run = read_log(existing(log_in(args.source)))
     found = record.record_of(run)
@@ -111,8 +111,8 @@ def show(args: argparse.Namespace) -> None:
 def sign(args: argparse.Namespace) -> int:
     """List the sums of all files of a run or campaign, and sign them."""
     from pytest_gpucluster.cli import signed_folder  # it needs the templates of the reports
-    from pytest_gpucluster.report.atomic_write import write_whole
-    from pytest_gpucluster.report.run_folder import MANIFEST, SIGNATURE
+    from pytest_gpucluster.report.machine.atomic_write import write_whole
+    from pytest_gpucluster.report.machine.run_folder import MANIFEST, SIGNATURE
 
     root = _root(args.source)
     manifest, signature = root / MANIFEST, root / SIGNATURE

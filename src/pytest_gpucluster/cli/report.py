@@ -23,10 +23,12 @@ HTML, JUNIT = "report.html", "junit.xml"
 
 def report(args: argparse.Namespace) -> None:
     """Write report.html, record.json and junit.xml, and print the result."""
-    from pytest_gpucluster.report import html, junit, record  # the other commands need no templates
-    from pytest_gpucluster.report.atomic_write import write_whole
-    from pytest_gpucluster.report.events import read_log
-    from pytest_gpucluster.report.run_folder import log_in
+    from pytest_gpucluster.report.machine import acceptance_record as record  # the other commands need no templates
+    from pytest_gpucluster.report.machine import junit
+    from pytest_gpucluster.report.machine.atomic_write import write_whole
+    from pytest_gpucluster.report.machine.events import read_log
+    from pytest_gpucluster.report.machine.run_folder import log_in
+    from pytest_gpucluster.report.page import html
 
     log = existing(log_in(args.source))
     run = read_log(log)
@@ -52,7 +54,7 @@ def report(args: argparse.Namespace) -> None:
 
 def _refuse_signed(folder: Path, *, force: bool) -> None:
     """Refuse to write into a folder that is signed as one of a run, or lies in one of a campaign."""
-    from pytest_gpucluster.report.run_folder import SIGNATURE
+    from pytest_gpucluster.report.machine.run_folder import SIGNATURE
 
     run = folder.resolve()
     signed = next((it for it in (run, *run.parents[:2]) if (it / SIGNATURE).exists()), None)
@@ -64,9 +66,9 @@ def _refuse_signed(folder: Path, *, force: bool) -> None:
 
 
 def _compared(history: Path, run: Run, log: Path) -> dict[str, Any]:
-    from pytest_gpucluster.report.events import strict_json  # only with a history
-    from pytest_gpucluster.report.history import History
-    from pytest_gpucluster.report.run_snapshot import recorded
+    from pytest_gpucluster.report.history.run_snapshot import recorded
+    from pytest_gpucluster.report.history.store import History
+    from pytest_gpucluster.report.machine.events import strict_json  # only with a history
 
     found = recorded(run, str(log))
     with contextlib.closing(History(history)) as stored:

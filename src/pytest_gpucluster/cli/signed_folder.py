@@ -26,11 +26,13 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.safe_json import as_list
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.report import html, junit, prom, record
-from pytest_gpucluster.report.events import events_of, read_run
+from pytest_gpucluster.report.history.run_snapshot import JUDGED_EXITS
+from pytest_gpucluster.report.machine import acceptance_record as record
+from pytest_gpucluster.report.machine import junit, prom
+from pytest_gpucluster.report.machine.events import events_of, read_run
+from pytest_gpucluster.report.machine.run_folder import EVENTS, MANIFEST, SIGNATURE, is_written
+from pytest_gpucluster.report.page import html
 from pytest_gpucluster.report.proof import FAILED, FIT
-from pytest_gpucluster.report.run_folder import EVENTS, MANIFEST, SIGNATURE, is_written
-from pytest_gpucluster.report.run_snapshot import JUDGED_EXITS
 from pytest_gpucluster.report.verdict import counts_of, judged_suites, narrowing
 from pytest_gpucluster.report.verdict import judge as judge_run
 

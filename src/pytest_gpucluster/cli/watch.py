@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 def watch(args: argparse.Namespace) -> None:
     """Print the progress of a run until it ends, then its verdict."""
-    from pytest_gpucluster.report.events import GrowingLog, read_run  # the other commands need no reports
-    from pytest_gpucluster.report.last_screen import closing
-    from pytest_gpucluster.report.progress import progress
-    from pytest_gpucluster.report.run_folder import newest_log
+    from pytest_gpucluster.report.machine.events import GrowingLog, read_run  # the other commands need no reports
+    from pytest_gpucluster.report.machine.run_folder import newest_log
+    from pytest_gpucluster.report.terminal.last_screen import closing
+    from pytest_gpucluster.report.terminal.progress import progress
 
     path = existing(newest_log(args.source))
     columns, rewrites = shutil.get_terminal_size().columns, sys.stdout.isatty()
@@ -48,7 +48,7 @@ def watch(args: argparse.Namespace) -> None:
 
 def _is_running(run: Run, path: Path) -> bool:
     """Return whether a run still writes its log, or is about to write its first line, before which its lock is not tested."""
-    from pytest_gpucluster.report.run_folder import is_written
+    from pytest_gpucluster.report.machine.run_folder import is_written
 
     return is_written(path) if run.start else path.exists()
 

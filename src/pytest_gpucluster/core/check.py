@@ -137,7 +137,7 @@ class CheckDescription:
     never_healthy: why no healthy node, under any site's configuration, fails the check with a repair as its action.
     setting: what a person has stated and the check compares with: a key of the cluster file, the profile, an image.
     of_job: a job that runs, or has just ended, can be the cause: `gpucluster gate` takes no node out of service for it.
-    show: the smallest command that shows a finding on its node, where that is not what its probes run (core/by_part.py).
+    show: the smallest command that shows a finding on its node, where that is not what its probes run (core/part_commands.py).
     rules_out: the system cause that a node does not have if it passes, like 'heat': a vendor asks for it (evidence/case_file.py).
     """
 
@@ -291,7 +291,7 @@ def check(
     setting: what a person has stated and the check compares with, like `os.limits`: if it explains what fails alike on all nodes,
     or on the only one, the finding is one of the cluster (core/common_cause.py).
     of_job: a job that runs, or has just ended, can be the cause: `gpucluster gate` takes no node out of service for it.
-    show: the smallest command that shows a finding on its node, like `nvidia-smi -q -d ECC -i INDEX` (core/by_part.py).
+    show: the smallest command that shows a finding on its node, like `nvidia-smi -q -d ECC -i INDEX` (core/part_commands.py).
     rules_out: the system cause that a node does not have if it passes, like 'heat'.
     repeated: returns, of the facts, whether they are many measurements: then a failure is confirmed, and `--drain` does not
     repeat it.

@@ -19,7 +19,7 @@ from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.evidence.tools import BUG_REPORT, INVENTORY, OWNERS, TEXT, file_name
 from pytest_gpucluster.kit.gpu.diagnostics import owner
 from pytest_gpucluster.kit.parts.inventory import PARTS
-from pytest_gpucluster.report.atomic_write import harmless
+from pytest_gpucluster.report.machine.atomic_write import harmless
 from pytest_gpucluster.report.run_model import EVIDENCE
 
 if TYPE_CHECKING:

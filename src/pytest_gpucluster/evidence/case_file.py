@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS, Outcome
+from pytest_gpucluster.core.part_commands import for_parts
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts
 from pytest_gpucluster.core.text import count, quantity
-from pytest_gpucluster.report.words import clock, for_nodes, number
+from pytest_gpucluster.report.describe import clock, for_nodes, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

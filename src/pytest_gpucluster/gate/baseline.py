@@ -18,7 +18,7 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.fact import in_order
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.gate import files
-from pytest_gpucluster.gate.shared import decoded, encoded
+from pytest_gpucluster.gate.shared_answers import decoded, encoded
 from pytest_gpucluster.run.facts import facts_of
 
 if TYPE_CHECKING:

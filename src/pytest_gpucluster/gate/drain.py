@@ -14,7 +14,7 @@ from pytest_gpucluster.core.former_names import of_check, present_name
 from pytest_gpucluster.drain.policy import drain_command, undrain_command, why_not_drain, why_not_resume
 from pytest_gpucluster.drain.reason import read_reason, write_reason
 from pytest_gpucluster.gate.files import content
-from pytest_gpucluster.report.atomic_write import take_away, write_whole
+from pytest_gpucluster.report.machine.atomic_write import take_away, write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

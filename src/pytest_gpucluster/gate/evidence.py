@@ -18,7 +18,7 @@ from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.evidence.capture import Capture, read_capture, stored
 from pytest_gpucluster.evidence.tools import QUICK, command_for, file_name
-from pytest_gpucluster.report.atomic_write import write_whole
+from pytest_gpucluster.report.machine.atomic_write import write_whole
 from pytest_gpucluster.report.run_model import EVIDENCE
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.plan import Plan, Problem, ProblemKind
-from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS, Outcome, inapplicable
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.part_commands import for_parts
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.gate.judge import judge_all, node_checks
 from pytest_gpucluster.gate.local import LocalChannel
-from pytest_gpucluster.gate.shared import SharedAnswers
+from pytest_gpucluster.gate.shared_answers import SharedAnswers
 from pytest_gpucluster.run.session import ClusterSession
 
 if TYPE_CHECKING:

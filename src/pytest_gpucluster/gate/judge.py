@@ -16,7 +16,7 @@ from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.core.registry import parts_of_suites, suites
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.run.facts import ItemView, facts_of, make, named, names_of, with_known_cause
-from pytest_gpucluster.run.record import Record
+from pytest_gpucluster.run.item_record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

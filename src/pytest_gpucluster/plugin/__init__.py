@@ -142,7 +142,7 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         if not hasattr(option, "nodes"):
             raise pytest.UsageError("--cluster: load the plugin by -p pytest_gpucluster.plugin, not from a conftest.py")
-        from pytest_gpucluster.plugin import start  # only where --cluster is given
+        from pytest_gpucluster.plugin import open_session as start  # only where --cluster is given
 
         start.register(config)
 

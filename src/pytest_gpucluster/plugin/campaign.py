@@ -30,13 +30,20 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.secure_tempfile import group_id
 from pytest_gpucluster.core.units import format_duration, parse_node_hours, parse_option_time
 from pytest_gpucluster.plugin.collection import choose, chosen, names_of
+from pytest_gpucluster.plugin.open_session import (
+    cost_of,
+    find_cluster,
+    first_contact,
+    is_free,
+    reserved_nodes,
+    with_options,
+)
 from pytest_gpucluster.plugin.option_table import add_campaign
 from pytest_gpucluster.plugin.options import refuse_words
-from pytest_gpucluster.plugin.outputs import history_path
-from pytest_gpucluster.plugin.start import cost_of, find_cluster, first_contact, is_free, reserved_nodes, with_options
+from pytest_gpucluster.plugin.run_outputs import history_path
+from pytest_gpucluster.report.describe import labelled
 from pytest_gpucluster.report.verdict import BUDGET
-from pytest_gpucluster.report.words import labelled
-from pytest_gpucluster.run.record import clean, one_line
+from pytest_gpucluster.run.item_record import clean, one_line
 from pytest_gpucluster.run.session import shows_simulated
 
 if TYPE_CHECKING:

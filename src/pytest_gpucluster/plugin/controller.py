@@ -21,7 +21,7 @@ from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.core.errors import AllocationError, ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.registry import parts_of_suites, suites
 from pytest_gpucluster.core.topology import parse_slurm_topology
-from pytest_gpucluster.run.record import clean
+from pytest_gpucluster.run.item_record import clean
 from pytest_gpucluster.run.session import ClusterSession
 
 if TYPE_CHECKING:

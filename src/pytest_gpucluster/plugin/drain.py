@@ -32,11 +32,11 @@ from pytest_gpucluster.plugin.option_table import runs_tests
 from pytest_gpucluster.plugin.reporting import classify, retest_line
 from pytest_gpucluster.plugin.scheduling import LEASE
 from pytest_gpucluster.report.cluster_findings import settle
-from pytest_gpucluster.report.events import logs_below
-from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.history.store import History
+from pytest_gpucluster.report.machine.events import logs_below
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.run.facts import CheckFailed
-from pytest_gpucluster.run.record import clean
+from pytest_gpucluster.run.item_record import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import DrainConfig
     from pytest_gpucluster.core.finding import Explanation, Finding
     from pytest_gpucluster.core.probe import Answer
-    from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.machine.events import EventLog
     from pytest_gpucluster.report.result import DeviatingVerdict, Result
     from pytest_gpucluster.report.run_model import Run
     from pytest_gpucluster.run.session import ClusterSession

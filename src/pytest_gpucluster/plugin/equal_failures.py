@@ -9,10 +9,10 @@ import pytest
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.plugin.reporting import Crash
-from pytest_gpucluster.report.last_screen import block, findings, where
 from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK
 from pytest_gpucluster.report.run_model import failure_key
-from pytest_gpucluster.run.record import clean
+from pytest_gpucluster.report.terminal.last_screen import block, findings, where
+from pytest_gpucluster.run.item_record import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

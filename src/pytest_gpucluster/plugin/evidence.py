@@ -27,14 +27,14 @@ from pytest_gpucluster.plugin.option_table import runs_tests
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import EVIDENCE
-from pytest_gpucluster.run.record import clean
+from pytest_gpucluster.run.item_record import clean
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from pytest_gpucluster.core.part import Part
-    from pytest_gpucluster.report.atomic_write import Reports
-    from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.machine.atomic_write import Reports
+    from pytest_gpucluster.report.machine.events import EventLog
     from pytest_gpucluster.run.session import ClusterSession
 
 OF_RUN = 2.0 * FULL  # seconds for all nodes of a run

@@ -21,7 +21,7 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.fact import Fact, in_order
 from pytest_gpucluster.plugin.items import record_of
 from pytest_gpucluster.run.facts import ItemView, facts_of, make, named
-from pytest_gpucluster.run.record import clean
+from pytest_gpucluster.run.item_record import clean
 from pytest_gpucluster.run.session import Node
 
 if TYPE_CHECKING:

@@ -24,26 +24,26 @@ from pytest_gpucluster.plugin.fixtures import LIVE
 from pytest_gpucluster.plugin.items import CheckItem, node_of, record_of
 from pytest_gpucluster.plugin.option_table import runs_tests
 from pytest_gpucluster.plugin.options import refuse_slips
-from pytest_gpucluster.plugin.outputs import about, header, summary
 from pytest_gpucluster.plugin.run_end import ENDED, Completeness, LateChecks, RunEnd
-from pytest_gpucluster.report import junit
-from pytest_gpucluster.report.atomic_write import write_whole
+from pytest_gpucluster.plugin.run_outputs import about, header, summary
 from pytest_gpucluster.report.cluster_findings import settle
-from pytest_gpucluster.report.last_screen import closing, colour_of
-from pytest_gpucluster.report.progress import Reminder, progress_now
-from pytest_gpucluster.report.run_folder import OF_CAMPAIGN, runs_in_reasons
+from pytest_gpucluster.report.describe import labelled
+from pytest_gpucluster.report.machine import junit
+from pytest_gpucluster.report.machine.atomic_write import write_whole
+from pytest_gpucluster.report.machine.run_folder import OF_CAMPAIGN, runs_in_reasons
 from pytest_gpucluster.report.run_model import TAKEN_BACK
-from pytest_gpucluster.report.tables import wrapped
+from pytest_gpucluster.report.terminal.last_screen import closing, colour_of
+from pytest_gpucluster.report.terminal.progress import Reminder, progress_now
+from pytest_gpucluster.report.terminal.tables import wrapped
 from pytest_gpucluster.report.verdict import judge
 from pytest_gpucluster.report.waivers import expired
-from pytest_gpucluster.report.words import labelled
-from pytest_gpucluster.run.record import clean, one_line
+from pytest_gpucluster.run.item_record import clean, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from pytest_gpucluster.report.atomic_write import Reports
-    from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.machine.atomic_write import Reports
+    from pytest_gpucluster.report.machine.events import EventLog
     from pytest_gpucluster.run.session import ClusterSession
 
 

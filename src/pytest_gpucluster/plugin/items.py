@@ -23,7 +23,7 @@ from pytest_gpucluster.core.check import Check
 from pytest_gpucluster.core.fact import arguments_of, in_order
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.run.facts import ItemView, facts_of, make, named, names_of
-from pytest_gpucluster.run.record import Record
+from pytest_gpucluster.run.item_record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

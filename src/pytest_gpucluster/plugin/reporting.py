@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.part import Part
+from pytest_gpucluster.core.part_commands import for_parts
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.drain.policy import own_reason
 from pytest_gpucluster.plugin.collection import NAME
 from pytest_gpucluster.plugin.items import WAIVED, CheckItem, marks_of, needs_nodes, node_of, record_of, suite_of
 from pytest_gpucluster.plugin.option_table import attribute_of
-from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.describe import describe
+from pytest_gpucluster.report.machine import junit
 from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK, RUN_SUITE
 from pytest_gpucluster.report.result import RED, Annotation, read_result
-from pytest_gpucluster.report.words import describe
 from pytest_gpucluster.run.facts import CheckFailed
-from pytest_gpucluster.run.record import Record, clean, clean_all, clean_pair, is_clean
+from pytest_gpucluster.run.item_record import Record, clean, clean_all, clean_pair, is_clean
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.waivers import Waiver
     from pytest_gpucluster.plugin.equal_failures import EqualFailures
     from pytest_gpucluster.plugin.run_end import Completeness
-    from pytest_gpucluster.report.atomic_write import Reports
-    from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.machine.atomic_write import Reports
+    from pytest_gpucluster.report.machine.events import EventLog
     from pytest_gpucluster.run.session import ClusterSession
 
 

@@ -19,20 +19,20 @@ from pytest_gpucluster.core.units import share_of
 from pytest_gpucluster.kit.suite_work import LATER
 from pytest_gpucluster.plugin import reporting
 from pytest_gpucluster.plugin.items import check_of, phases, record_of
-from pytest_gpucluster.plugin.outputs import only_reason
+from pytest_gpucluster.plugin.run_outputs import only_reason
+from pytest_gpucluster.report.describe import describe
 from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.verdict import counts_of
-from pytest_gpucluster.report.words import describe
-from pytest_gpucluster.run.record import Record, clean, one_line
+from pytest_gpucluster.run.item_record import Record, clean, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.kit.suite_work import LateCheck
-    from pytest_gpucluster.report.atomic_write import Reports
-    from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.machine.atomic_write import Reports
+    from pytest_gpucluster.report.machine.events import EventLog
     from pytest_gpucluster.report.run_model import Run
     from pytest_gpucluster.run.session import ClusterSession
 

@@ -31,7 +31,7 @@ from pytest_gpucluster.plugin.items import (
 from pytest_gpucluster.plugin.option_table import runs_tests
 from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report.run_model import NO_NODES, WAITED
-from pytest_gpucluster.run.record import clean, one_line
+from pytest_gpucluster.run.item_record import clean, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.suite_work import Contradiction
     from pytest_gpucluster.plugin.collection import Collection
     from pytest_gpucluster.plugin.items import CheckTest
-    from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.machine.events import EventLog
     from pytest_gpucluster.run.session import ClusterSession
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.common_cause import common_findings, telling_factors
 from pytest_gpucluster.core.finding import Action, Finding
+from pytest_gpucluster.report.describe import describe
 from pytest_gpucluster.report.proof import NOT_PROVED
 from pytest_gpucluster.report.run_model import add_found, cleaned, example_of, failure_key, one_line
-from pytest_gpucluster.report.words import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

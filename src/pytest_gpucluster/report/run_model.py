@@ -1,7 +1,7 @@
 """One run, read from its events in one pass: what terminal, HTML, JUnit, metrics, history and drain are made of. Pure.
 
-`Run.take` reads one event. A run takes its own events as it logs them (report.events.EventLog); a log is read by
-report.events.read_log.
+`Run.take` reads one event. A run takes its own events as it logs them (machine.events.EventLog); a log is read by
+machine.events.read_log.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pytest_gpucluster.core.finding import Action, Advisory, Finding, mapped
 from pytest_gpucluster.core.part import InstalledPart
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite, text
 from pytest_gpucluster.core.sanitize import printable, shorten
+from pytest_gpucluster.report.describe import on_request_line
 from pytest_gpucluster.report.proof import CLUSTER, FIT, NOT_PROVED, NOT_TESTED, prove, read_required
 from pytest_gpucluster.report.result import RED, DeviatingVerdict, Result, read_result
-from pytest_gpucluster.report.words import on_request_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +158,7 @@ class Run:
     cells: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     # switches and links, as the suite ibfabric found them
     fabric: dict[str, Any] = field(default_factory=dict)
-    # report.regression.ShownComparison, as plain types
+    # history.regression.ShownComparison, as plain types
     compared: dict[str, Any] = field(default_factory=dict)
     # outcome -> why -> check -> nodes
     unjudged: dict[str, dict[str, dict[str, set[str]]]] = field(

@@ -16,13 +16,13 @@ from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.safe_json import loads
 from pytest_gpucluster.core.shared_causes import FactorValue, NodeSample, Question, SharedCause, shared_causes
 from pytest_gpucluster.core.text import count
+from pytest_gpucluster.report.describe import number
 from pytest_gpucluster.report.run_model import WHOLE, one_line
-from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_gpucluster.report.history import History
+    from pytest_gpucluster.report.history.store import History
     from pytest_gpucluster.report.run_model import Run
 
 MAX_LINES = 12

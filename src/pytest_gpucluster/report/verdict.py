@@ -10,10 +10,10 @@ from pytest_gpucluster.core.safe_json import as_dict
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.core.waivers import AVAILABLE
+from pytest_gpucluster.report.describe import clock, folded
 from pytest_gpucluster.report.proof import ENGINE_CHECK, FAILED, FIT, JUDGED, NOT_PROVED, NOT_TESTED, RUN_SUITE
 from pytest_gpucluster.report.run_model import ACTIONS
 from pytest_gpucluster.report.waivers import uses
-from pytest_gpucluster.report.words import clock, folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.safe_json import as_dicts, as_list
+from pytest_gpucluster.report.describe import folded, for_nodes
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.run_model import one_line
-from pytest_gpucluster.report.words import folded, for_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -25,7 +25,7 @@ from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.core.registry import parts_of_suites
-from pytest_gpucluster.report.words import describe
+from pytest_gpucluster.report.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.fact import AnyProbe
-    from pytest_gpucluster.run.record import Record
+    from pytest_gpucluster.run.item_record import Record
     from pytest_gpucluster.run.session import ClusterSession, Node
 
 T = TypeVar("T")

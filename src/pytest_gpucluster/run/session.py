@@ -23,7 +23,7 @@ from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable, StepEr
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.scope import Scope
 from pytest_gpucluster.run.facts import FactsCache, MadeFacts
-from pytest_gpucluster.run.record import clean
+from pytest_gpucluster.run.item_record import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,7 +78,7 @@ class ClusterSession:
 
     `run`: its id, as in the event log. `last_good`: when an earlier run found a node good, in seconds since the epoch.
     `history`: the file of earlier runs. `scope`: what --punchlist tests; without checks it leaves nothing out. `contradictions`: {nodes of a group: why its profile does not fit}.
-    `notes`: what the header says before all else. `shell`: the warning of plugin/start.py.
+    `notes`: what the header says before all else. `shell`: the warning of plugin/open_session.py.
     `selection`: the event, once the items are collected. `turn_problem`: why the item that runs could not have its nodes.
     `stopped`: why the run was stopped; `stopped_by`: the suite that still judges what it has.
     """

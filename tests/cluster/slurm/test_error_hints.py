@@ -14,7 +14,7 @@ from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_partitions
 from pytest_gpucluster.cluster.transport.local import LocalTransport
 from pytest_gpucluster.core.errors import ConfigError, SlurmError
-from pytest_gpucluster.plugin import start
+from pytest_gpucluster.plugin import open_session as start
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.nccl import nccl_step
 from pytest_gpucluster.run import session as plugin_session
 from pytest_gpucluster.run.facts import ItemView
-from pytest_gpucluster.run.record import Record
+from pytest_gpucluster.run.item_record import Record
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 from pytest_gpucluster.suites.matrix.steps import Matrix
 from pytest_gpucluster.suites.nccl.steps import image_of

@@ -17,7 +17,7 @@ from pytest_gpucluster.kit.nccl import nccl_log
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, NcclRun, RankLine, read
 from pytest_gpucluster.kit.nccl.nccl_validation import RunSpec, aligned, metrics, validate_nodes, validate_run
-from pytest_gpucluster.report.convert import measured_part
+from pytest_gpucluster.report.machine.convert import measured_part
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict

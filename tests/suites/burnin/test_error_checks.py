@@ -13,7 +13,7 @@ from judged import figures, judged
 from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Metric
-from pytest_gpucluster.report.convert import measured_part
+from pytest_gpucluster.report.machine.convert import measured_part
 from pytest_gpucluster.suites.burnin import error_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.error_checks import counters, temperature, xid

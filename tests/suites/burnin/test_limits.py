@@ -16,7 +16,7 @@ from pytest_gpucluster.config.models import GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Metric, Outcome, Verdict
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.kit.gpu.gpu_peaks import RateFloor, figures_of, floor_of
-from pytest_gpucluster.report.convert import measured_part
+from pytest_gpucluster.report.machine.convert import measured_part
 from pytest_gpucluster.suites.burnin import load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import DTYPES, BurninConfig, BurninLimit
 from pytest_gpucluster.suites.burnin.limits import Rate, limit_of

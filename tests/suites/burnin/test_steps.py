@@ -15,7 +15,7 @@ from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, P
 from pytest_gpucluster.core.errors import ConfigError, StepError, StepMisplaced
 from pytest_gpucluster.core.part import port
 from pytest_gpucluster.kit.fabric.rails import RailPort
-from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.machine.events import read_log
 from pytest_gpucluster.suites.burnin import options as burnin_options
 from pytest_gpucluster.suites.burnin import steps
 from pytest_gpucluster.suites.burnin.config import BurninConfig

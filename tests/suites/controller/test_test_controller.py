@@ -12,8 +12,8 @@ from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_snapshot import Recorded, RecordedItem
+from pytest_gpucluster.report.history.run_snapshot import Recorded, RecordedItem
+from pytest_gpucluster.report.history.store import History
 from pytest_gpucluster.run.session import ClusterSession
 from pytest_gpucluster.suites.controller import checks, facts, steps
 from pytest_gpucluster.suites.controller import test_controller as suite

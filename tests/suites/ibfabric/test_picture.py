@@ -6,7 +6,7 @@ from typing import Any
 
 from ibfabric_helpers import Topology, rail_optimised, small
 
-from pytest_gpucluster.report.html_subnet import subnet
+from pytest_gpucluster.report.page.html_subnet import subnet
 from pytest_gpucluster.suites.ibfabric.judge import owned, rails_of_leaves
 from pytest_gpucluster.suites.ibfabric.picture import MOST_SWITCHES, bad_links, picture_of
 from pytest_gpucluster.suites.ibfabric.plan import parse_plan

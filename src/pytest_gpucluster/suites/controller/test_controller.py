@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Probe
-from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.history.store import History
 from pytest_gpucluster.suite import Tests, given, of_fleet
 from pytest_gpucluster.suites.controller import checks, steps
 from pytest_gpucluster.suites.controller.config import ControllerConfig

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable, ProbeError, SlurmError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.topology import parse_slurm_topology
-from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.history.store import History
 from pytest_gpucluster.suite import Tests, given, of_fleet, of_node, required_section
 from pytest_gpucluster.suites.ibfabric import SUITE, checks, checks_plan, judge, node_checks
 from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig

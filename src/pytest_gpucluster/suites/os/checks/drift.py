@@ -10,12 +10,12 @@ from functools import partial
 from operator import eq
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Verdict, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.core.finding import Quantity, Quote, in_words, measure
 from pytest_gpucluster.core.majority import Norm, differs, less, older
 from pytest_gpucluster.core.part import named
+from pytest_gpucluster.core.part_commands import for_parts
 from pytest_gpucluster.core.probe import Probe
 from pytest_gpucluster.core.text import count, matches
 from pytest_gpucluster.core.units import format_size

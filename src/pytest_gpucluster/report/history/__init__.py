@@ -1,0 +1,1 @@
+"""What is stored over runs, and what is asked of it."""
