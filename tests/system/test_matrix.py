@@ -30,8 +30,7 @@ def rates_of(run: Run) -> dict[str, tuple[float, str]]:
         metric["part"]["name"]: (metric["value"], metric["unit"])
         for event in run.events
         if event["event"] == "result"
-        for verdict in event["verdicts"]
-        for metric in verdict["metrics"]
+        for metric in event["metrics"]
         if metric["name"] == "matrix_rate"
     }
 
