@@ -355,7 +355,7 @@ def test_a_killed_srun_is_the_fault_of_no_node(sandbox: Sandbox, monkeypatch: py
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace needs root")
-@pytest.mark.parametrize(("command", "most"), [("true", 10), ("true\ntrue", 10)])
+@pytest.mark.parametrize(("command", "most"), [("true", 12), ("true\ntrue", 12)])
 def test_processes_of_a_request(command: str, most: int, tmp_path: Path) -> None:
     def started(requests: int) -> int:
         space = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable]
