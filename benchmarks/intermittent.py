@@ -27,6 +27,7 @@ from pytest_gpucluster.core.intermittent import (
     FLOOR,
     Decision,
     SlowCount,
+    beside_others,
     binomial_tail,
     judge_parts,
     slow_among,
@@ -112,9 +113,7 @@ class Campaign:
 
 def plain(campaign: Campaign) -> set[str]:
     """Return the parts that plain repetition calls intermittent."""
-    counts = _counted(campaign, BUDGET)
-    fleet = _summed(counts.values())
-    found = judge_parts({part: (count, fleet.without(count)) for part, count in counts.items()})
+    found = judge_parts(beside_others(_counted(campaign, BUDGET)))
     return {part for part, it in found.items() if it.decision is Decision.INTERMITTENT}
 
 
@@ -138,11 +137,6 @@ def _counted(campaign: Campaign, rounds: int) -> dict[str, SlowCount]:
     for _ in range(rounds):
         campaign.measure(campaign.all_groups(), slow, measured)
     return {part: SlowCount(slow[part], measured[part]) for part in campaign.parts}
-
-
-def _summed(counts: Iterable[SlowCount]) -> SlowCount:
-    known = list(counts)
-    return SlowCount(sum(it.slow for it in known), sum(it.measured for it in known))
 
 
 def limit(parts: int, share: float, traffic: float) -> float:
@@ -187,8 +181,7 @@ def unequal(mean: float, spread: float) -> list[object]:
             share = dice.gammavariate(spread**-2, mean * spread**2) if spread else mean
             slow = sum(dice.random() < share for _ in range(UNEQUAL_MEASURED))
             counts.append(SlowCount(slow, UNEQUAL_MEASURED))
-        fleet = _summed(counts)
-        found = judge_parts({at: (count, fleet.without(count)) for at, count in enumerate(counts)})
+        found = judge_parts(beside_others(dict(enumerate(counts))))
         accused += any(it.decision is Decision.INTERMITTENT for it in found.values())
     return [f"{mean:.1%}", f"{spread:.0%}", FLEETS, accused]
 

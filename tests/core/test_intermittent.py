@@ -87,9 +87,7 @@ def test_error_of_all_looks_together() -> None:
         while measured < (wanted := looks.measurements):
             slow = [it + sum(dice.random() < 0.1 for _ in range(wanted - measured)) for it in slow]
             measured = wanted
-            counts = [SlowCount(it, measured) for it in slow]
-            fleet = SlowCount(sum(slow), 20 * measured)
-            looks.take({at: (count, fleet.without(count)) for at, count in enumerate(counts)})
+            looks.take(intermittent.beside_others({at: SlowCount(it, measured) for at, it in enumerate(slow)}))
         wrong += bool(looks.accused)
     assert wrong / campaigns <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / campaigns)
     assert wrong > 0

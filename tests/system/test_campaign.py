@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from constants import in_environment
 from plugin_helpers import Run, cluster_file, command, run_pytest, write_suites
+from process_helpers import OWN_PIDS
 from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
 
 from pytest_gpucluster.campaign.model import JUDGED
@@ -230,7 +231,6 @@ def test_killed_at_any_point_it_goes_on_and_tests_no_node_twice(
 
 
 # its processes are in another PID namespace: neither sees whether the other's run, as on two login nodes
-OTHER_LOGIN_NODE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a PID namespace")
@@ -238,7 +238,7 @@ def test_two_processes_of_one_campaign_on_two_login_nodes_share_its_nodes(sandbo
     options = ("both", "--max-nodes-at-once=2")
     with (
         start(sandbox, tmp_path, *options, tests=SLOW) as one,
-        start(sandbox, tmp_path, *options, tests=SLOW, within=OTHER_LOGIN_NODE) as other,
+        start(sandbox, tmp_path, *options, tests=SLOW, within=OWN_PIDS) as other,  # as on another login node
     ):
         held: list[int] = []
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from paths import ROOT
+from process_helpers import counted
 from sandbox_helpers import DEADLINE, wait_for
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
@@ -151,10 +151,9 @@ MOST_PROCESSES = 300  # 260 when it was set; other programs of a machine change 
 def test_a_gate_starts_few_processes(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.heal()
     count = tmp_path / "count"
-    space = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable]
     gate = [str(GATE), "gate", f"--cluster={sandbox.cluster_file}", "--budget=60s", f"--folder={tmp_path}/share"]
     srun = ["srun", "-N1", "-w", sandbox.nodes[0], "--gres=gpu:8", "--exclusive"]
-    done = slurm(sandbox, *srun, *space, str(ROOT / "benchmarks/sides/counted.py"), str(count), *gate)
+    done = slurm(sandbox, *srun, *counted(count, *gate))
     assert "OK: " in done.stdout, done.stdout + done.stderr
     assert 0 < int(count.read_text()) <= MOST_PROCESSES
 

@@ -85,7 +85,7 @@ class SlurmDaemons:
         """Raise SandboxError where a socket would not fit: Slurm starts, and its jobs fail."""
         root, name = self._layout.root, max(nodes, key=len)
         sockets = (self._layout.munge_socket, root / "spool" / name / f"{name}_{_LAST_STEP}")
-        most = len(str(root)) - max(len(str(it)) for it in sockets) + _SOCKET_PATH_LIMIT
+        most = _SOCKET_PATH_LIMIT - max(len(str(it)) - len(str(root)) for it in sockets)
         if len(str(root)) > most:
             raise SandboxError(
                 f"state folder {root}: {len(str(root))} characters are too long for the sockets in it, of which the system "

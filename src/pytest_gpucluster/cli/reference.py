@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli.codes import codes_of
 from pytest_gpucluster.cli.command import each, leaves
 from pytest_gpucluster.config import json_schema
-from pytest_gpucluster.config.json_schema import LINE, list_item
+from pytest_gpucluster.config.json_schema import list_item, wrapped
 from pytest_gpucluster.core import former_names, given
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.part import KINDS
@@ -133,10 +132,6 @@ def _help(attributes: Mapping[str, Any]) -> str:
     return text if not default or default.strip("`") in text else f"{text} (default: {default})"
 
 
-def _filled(text: str) -> list[str]:
-    return textwrap.wrap(text, LINE, break_long_words=False, break_on_hyphens=False)
-
-
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -204,7 +199,7 @@ def _facts() -> Iterator[str]:
             about = about or getattr(fixtures.RunView, name)
             yield list_item(f"`{name}`", _first_clause(about.__doc__ or ""))
     same = ", ".join(f"`{name}`" for name in given.FACTS if name in alike)
-    yield from ("", *_filled(f"As the fixtures and attributes of these names: {same}."), "")
+    yield from ("", *wrapped(f"As the fixtures and attributes of these names: {same}."), "")
 
 
 def _flat(text: str) -> str:
@@ -256,7 +251,7 @@ def _suite() -> Iterator[str]:
         if function.__module__ == prelude.__name__ and not name.startswith("_")
     ]
     text = f"For payloads, `pytest_gpucluster.kit.payloads.prelude` has {', '.join(names)}."
-    yield from ("", *_filled(text), "")
+    yield from ("", *wrapped(text), "")
 
 
 def _paragraph(part: object) -> str:
@@ -314,11 +309,11 @@ def _parts_and_codes() -> Iterator[str]:
     _all_checks()  # suites register kinds
     kinds = sorted((kind, one.named) for kind, one in KINDS.items() if kind)
     yield from ("## Findings", "")
-    yield from _filled(f"Kinds of parts: {', '.join(f'`{kind}`' for kind, _ in kinds)}.")
+    yield from wrapped(f"Kinds of parts: {', '.join(f'`{kind}`' for kind, _ in kinds)}.")
     named = ", ".join(f"`{kind}`" for kind, named in kinds if named)
-    yield from ("", *_filled(f"Findings of two nodes about these are the same only if the names are equal: {named}."))
+    yield from ("", *wrapped(f"Findings of two nodes about these are the same only if the names are equal: {named}."))
     shared = sorted({*codes_of("pytest_gpucluster.core"), *codes_of("pytest_gpucluster.kit")})
-    yield from ("", *_filled(f"Codes that several suites share: {', '.join(f'`{code}`' for code in shared)}."), "")
+    yield from ("", *wrapped(f"Codes that several suites share: {', '.join(f'`{code}`' for code in shared)}."), "")
 
 
 # --- checks
@@ -330,9 +325,9 @@ def _checks(suite: str) -> str:
     rows = (_row(f"`{name}`", one.action.value, _holds(one), one.hint) for name, one in about.items())
     lines = ["| check | action | what must hold | what to do |", "|---|---|---|---|", *rows]
     if proof := _proof(suite):
-        lines += ["", *_filled(f"Proof: {proof}.")]
+        lines += ["", *wrapped(f"Proof: {proof}.")]
     if drains := ", ".join(f"`{name}`" for name, one in about.items() if one.never_healthy):
-        lines += ["", *_filled(f"May take a node out of service: {drains}.")]
+        lines += ["", *wrapped(f"May take a node out of service: {drains}.")]
     return "\n".join(lines) + "\n"
 
 

@@ -83,6 +83,11 @@ def reference() -> str:
     return "\n".join(pages.lines[1:]) + "\n"
 
 
+def wrapped(text: str, width: int = LINE) -> list[str]:
+    """Return the lines of a paragraph of Markdown; no word is broken."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
 def list_item(term: str, *texts: str) -> str:
     """Return an item of a Markdown list, in lines of at most LINE characters: a term, and texts about it.
 
@@ -91,7 +96,7 @@ def list_item(term: str, *texts: str) -> str:
     """
     text = ": ".join(filter(None, (term, " ".join(filter(None, texts)))))
     for width in range(LINE, LINE // 2, -1):
-        lines = textwrap.wrap(text, width - 2, break_long_words=False, break_on_hyphens=False)
+        lines = wrapped(text, width - 2)
         if not any(re.match(r"[-+*#] |[>|]|\d+[.)] ", line) for line in lines[1:]):  # Markdown would begin a new block
             break
     return "- " + "\n  ".join(lines)
@@ -112,11 +117,7 @@ class _Lists:
         about = part.get("description", "").split("\n\n")[0].replace("\n", " ")
         own, also = self._rows(path, part)
         text = " ".join(filter(None, (about, also)))
-        self.lines += [
-            "",
-            heading,
-            *(["", textwrap.fill(text, LINE, break_long_words=False, break_on_hyphens=False)] if text else []),
-        ]
+        self.lines += ["", heading, *(["", *wrapped(text)] if text else [])]
         self.lines += ["", *own] if own else []
         for place, name in below.items():
             self.add(f"### `{place}`", place, self._definitions[name])

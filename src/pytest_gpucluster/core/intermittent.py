@@ -34,6 +34,7 @@ __all__ = [
     "Looks",
     "PartJudgement",
     "SlowCount",
+    "beside_others",
     "binomial_tail",
     "chance",
     "holm",
@@ -77,10 +78,6 @@ class SlowCount:
     def __str__(self) -> str:
         return f"{self.slow} of {self.measured:,}"
 
-    def with_part(self, part: SlowCount) -> SlowCount:
-        """Return the count of a fleet with one more part."""
-        return SlowCount(self.slow + part.slow, self.measured + part.measured)
-
     def without(self, part: SlowCount) -> SlowCount:
         """Return the fleet's count without that of a part in it."""
         return SlowCount(self.slow - part.slow, self.measured - part.measured)
@@ -123,6 +120,12 @@ def slow_among(values: Mapping[Key, float], distance: float) -> frozenset[Key]:
         return frozenset()
     bound = (1 - distance) * statistics.median(values.values())
     return frozenset(part for part, value in values.items() if value < bound)
+
+
+def beside_others(counts: Mapping[Key, SlowCount]) -> dict[Key, tuple[SlowCount, SlowCount]]:
+    """Return {part: its count, and that of all others}."""
+    fleet = SlowCount(sum(it.slow for it in counts.values()), sum(it.measured for it in counts.values()))
+    return {key: (it, fleet.without(it)) for key, it in counts.items()}
 
 
 def chance(part: SlowCount, fleet: SlowCount, floor: float = FLOOR, odds: float = ODDS) -> float:

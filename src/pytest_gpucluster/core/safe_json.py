@@ -27,6 +27,11 @@ def raw_decode(text: str, at: int) -> tuple[Any, int]:
         raise ValueError("nested too deeply") from None
 
 
+def strict(value: Any) -> Any:
+    """Return a value that every reader of JSON takes: a number that is none becomes the text 'NaN' or 'Infinity'."""
+    return json.loads(json.dumps(value), parse_constant=str)
+
+
 def text(value: Any) -> str:
     """Return a text; another value in its text, '' for null."""
     return value if isinstance(value, str) else "" if value is None else str(value)

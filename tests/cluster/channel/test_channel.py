@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paths import ROOT
+from process_helpers import counted
 from sandbox_helpers import wait_for
 
 from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce, srun_argv
@@ -358,8 +358,7 @@ def test_a_killed_srun_is_the_fault_of_no_node(sandbox: Sandbox, monkeypatch: py
 @pytest.mark.parametrize(("command", "most"), [("true", 12), ("true\ntrue", 12)])
 def test_processes_of_a_request(command: str, most: int, tmp_path: Path) -> None:
     def started(requests: int) -> int:
-        space = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable]
-        argv = [*space, str(ROOT / "benchmarks/sides/counted.py"), str(tmp_path / "count"), *agent_argv("nonce")]
+        argv = counted(tmp_path / "count", *agent_argv("nonce"))
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
             assert agent.stdin is not None
             assert agent.stdout is not None

@@ -15,7 +15,14 @@ from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpucluster.core.intermittent import Decision, IntermittentLimits, PartJudgement, SlowCount, judge_parts
+from pytest_gpucluster.core.intermittent import (
+    Decision,
+    IntermittentLimits,
+    PartJudgement,
+    SlowCount,
+    beside_others,
+    judge_parts,
+)
 from pytest_gpucluster.core.metric_direction import HIGHER, NEITHER, rule_of
 from pytest_gpucluster.core.outliers import FEWEST
 from pytest_gpucluster.core.part import Part
@@ -221,7 +228,7 @@ def _table(
 
 def _beside_fleet(found: Iterable[tuple[_Series, SlowCount, int]]) -> dict[_Series, tuple[SlowCount, SlowCount]]:
     """Return the count of each part, and that of all others by the same metric."""
-    fleets: defaultdict[_Metric, SlowCount] = defaultdict(lambda: SlowCount(0, 0))
+    by_metric: defaultdict[_Metric, dict[_Series, SlowCount]] = defaultdict(dict)
     for it, count, _ in found:
-        fleets[it.metric] = fleets[it.metric].with_part(count)
-    return {it: (count, fleets[it.metric].without(count)) for it, count, _ in found}
+        by_metric[it.metric][it] = count
+    return {it: both for counts in by_metric.values() for it, both in beside_others(counts).items()}

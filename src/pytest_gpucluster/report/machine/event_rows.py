@@ -16,7 +16,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite
+from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite, strict
 
 PLAIN = ("failed", "error", "waived")  # outcomes of results that have lines of their own
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -86,11 +86,7 @@ def _form(event: dict[str, Any]) -> tuple[str, str]:
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it: a number that it has not is a text."""
-    return (
-        value
-        if value.__class__ is int or finite(value) is not None
-        else json.loads(json.dumps(value), parse_constant=str)
-    )
+    return value if value.__class__ is int or finite(value) is not None else strict(value)
 
 
 @dataclass(frozen=True, slots=True)

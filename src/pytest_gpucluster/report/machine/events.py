@@ -73,9 +73,9 @@ class EventLog:
                 return
             lines = (self._rows.lines(whole) if event == "result" else []) or [strict_json(whole)]
             for found in events_of(lines, reader=self._reader):  # as a reader of the log has it
-                self.model.take(
-                    found | {key: whole[key] for key in ("nodeid",) if key in whole}
-                )  # one text with pytest
+                if "nodeid" in whole:
+                    found["nodeid"] = whole["nodeid"]  # one text with pytest
+                self.model.take(found)
             try:
                 self._append("\n".join(lines))
             except OSError as error:
@@ -110,7 +110,7 @@ def strict_json(data: dict[str, Any]) -> str:
     try:
         return _ENCODER.encode(data)
     except ValueError:
-        return json.dumps(json.loads(json.dumps(data), parse_constant=str))
+        return json.dumps(jsontext.strict(data))
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,7 @@ from pytest_gpucluster.core.intermittent import (
     IntermittentLimits,
     Looks,
     SlowCount,
+    beside_others,
     judge_parts,
     more_needed,
     slow_among,
@@ -73,7 +74,6 @@ class RepeatedPairs:
         self.limits = IntermittentLimits(confidence=self.confidence)
         self.looks: Looks[str] = Looks(measurements_for(self.confidence), self.limits)
         self._pairs: list[tuple[Group, bool]] = []  # whether it was slow
-        self._looked = False
         self._dice = random.Random(0)  # noqa: S311 - the same pairs again in the next run
 
     def leave_out(self, nodes: Container[str]) -> None:
@@ -85,14 +85,14 @@ class RepeatedPairs:
         """Return the rounds of the next step, () if nothing more is to be measured; take a look where one is due."""
         while (wanted := self.looks.measurements) and len(self.nodes) >= FEWEST_NODES:
             counts = self._counts()
-            if self._looked and all(it.decision is Decision.FREE for it in self._of_others().values()):
+            looked = wanted > self.looks.first
+            if looked and all(it.decision is Decision.FREE for it in self._of_others(counts).values()):
                 break
             left = wanted - min(it.measured for it in counts.values())
             if left > 0:
                 return tuple(self._rounds(min(BATCH, left), counts))
-            self.looks.take(_beside_others(counts))
+            self.looks.take(beside_others(counts))
             self.leave_out(self.looks.accused)
-            self._looked = True
         return ()
 
     def _rounds(self, number: int, counts: Mapping[str, SlowCount]) -> Iterable[Round]:
@@ -120,10 +120,10 @@ class RepeatedPairs:
 
     def judged(self) -> dict[str, PartJudgement]:
         """Return the nodes that are accused, and those that are free of faults or open."""
-        return {**self.looks.accused, **self._of_others()}
+        return {**self.looks.accused, **self._of_others(self._counts())}
 
-    def _of_others(self) -> dict[str, PartJudgement]:
-        return judge_parts(_beside_others(self._counts()), replace(self.limits, alpha=0.0))
+    def _of_others(self, counts: Mapping[str, SlowCount]) -> dict[str, PartJudgement]:
+        return judge_parts(beside_others(counts), replace(self.limits, alpha=0.0))
 
     def _counts(self) -> dict[str, SlowCount]:
         measured, slow = Counter[str](), Counter[str]()
@@ -131,11 +131,6 @@ class RepeatedPairs:
             measured.update(pair)
             slow.update(pair if was_slow else ())
         return {node: SlowCount(slow[node], measured[node]) for node in self.nodes}
-
-
-def _beside_others(counts: Mapping[str, SlowCount]) -> dict[str, tuple[SlowCount, SlowCount]]:
-    fleet = SlowCount(sum(it.slow for it in counts.values()), sum(it.measured for it in counts.values()))
-    return {node: (it, fleet.without(it)) for node, it in counts.items()}
 
 
 def measure_until(
